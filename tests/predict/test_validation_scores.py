@@ -39,77 +39,55 @@ def measured(*seconds, **more):
     ]
 
 
-def test_errors_are_relative_to_the_measurement():
-    overall, _ = scores(measured(1.0, 2.0, 4.0), [1.1, 1.0, 4.0])
-    assert overall.step_time["mape"] == pytest.approx((0.1 + 0.5 + 0) / 3)
-    assert overall.step_time["median_ape"] == pytest.approx(0.1)
-    assert overall.step_time["max_ape"] == pytest.approx(0.5)
-    assert overall.step_time["rms"] == pytest.approx(((0.01 + 0.25) / 3) ** 0.5)
-    assert overall.step_time["bias"] == pytest.approx((0.1 - 0.5) / 3)
-    assert overall.step_time["rank_correlation"] == pytest.approx(0.5)
-    assert overall.coverage_80 == pytest.approx(2 / 3)
+def own(sigma):
+    return {"layout_sigma": [0.0] * 3, "rest_sigma": [sigma] * 3}
 
 
-def test_regret_is_the_slow_down_of_the_layouts_picked():
-    overall, _ = scores(measured(1.0, 1.3, 2.0, 1.2), [4.0, 2.0, 3.0, 3.5])
-    picked = {name: overall.regret[name] for name in ("mean", "median", "max", "groups")}
-    assert picked == pytest.approx({"mean": 0.3, "median": 0.3, "max": 0.3, "groups": 1})
-
-
-def test_what_all_layouts_share_leaves_every_ratio_inside():
-    # all 40 % slower than predicted: no step time is inside its interval, every ratio is
-    own = {"layout_sigma": [0.0] * 3, "rest_sigma": [0.01] * 3}
-    overall, _ = scores(measured(1.4, 2.8, 4.2), [1.0, 2.0, 3.0], **own)
-    assert overall.coverage_80 == 0.0
-    assert overall.coverage_80_ratios == 1.0
-
-
-def test_a_ratio_is_covered_within_both_layouts_own_errors():
-    # ln(1.1) = 0.095 is outside of 1.28 sqrt(2) 0.05 = 0.09, inside of 1.28 sqrt(2) 0.06 = 0.11
-    for own, covered in ((0.05, 1 / 3), (0.06, 1.0)):
-        overall, _ = scores(
-            measured(1.0, 1.0, 1.1), [1.0] * 3, layout_sigma=[0.0] * 3, rest_sigma=[own] * 3
-        )
-        assert overall.coverage_80_ratios == pytest.approx(covered)
-
-
-def test_regret_compares_only_what_could_replace_each_other():
-    rows = measured(1.0, 1.5) + measured(9.0, 2.0, seq_length=2048) + measured(7.0, tp=2)
-    overall, groups = scores(rows, [2.0, 1.0, 9.0, 2.0, 1.0])
-    # picked: 1.5 of 1.0, and 2.0 of 2.0; the row on 16 GPUs has no rival
-    assert overall.regret["groups"] == 2
-    assert overall.regret["mean"] == pytest.approx(0.25)
-    assert [key["world_size"] for key, _ in groups] == [8, 16]
-    # nor do layouts of other routings
-    rows = measured(1.0, 1.3) + measured(2.0, 2.6, routing="skewed:4")
-    overall, _ = scores(rows, [3.0, 2.0, 1.0, 4.0])
-    assert overall.regret["groups"] == 2
-    assert overall.regret["mean"] == pytest.approx(0.15)
-
-
-def test_a_layout_that_would_be_refused_is_not_picked():
-    rows = measured(1.0, 5.0)
-    needs = {"need_bytes": [1.0, 2.0], "capacity_bytes": [1.0, 1.0]}
-    overall, _ = scores(rows, [2.0, 1.0], **needs)
-    assert overall.regret["mean"] == 0.0
-
-
-def test_the_memory_confusion_counts_both_mistakes():
-    rows = [{"dp": 8, "outcome": o} for o in ("ok", "ok", "ok", "ok", "oom", "oom_or_crash")]
-    needs = {"need_bytes": [1, 1, 1, 3, 1, 3], "capacity_bytes": [2.0] * 6}
-    overall, _ = scores(rows, [1.0] * 6, **needs)
-    assert overall.memory["false_oom_rate"] == pytest.approx(0.25)
-    assert overall.memory["false_fit_rate"] == pytest.approx(0.5)
-    assert overall.memory["balanced_accuracy"] == pytest.approx(1 - (0.25 + 0.5) / 2)
-    assert overall.memory["ran_fits"] == 3
-
-
-def test_what_cannot_be_said_is_null():
-    overall, _ = scores([{"dp": 8, "outcome": "oom"}], [1.0])
-    assert overall.step_time["mape"] is None
-    assert overall.regret["mean"] is None
-    assert overall.memory["balanced_accuracy"] is None
-    assert overall.coverage_80 is None
+@pytest.mark.parametrize(
+    ("rows", "seconds", "arrays", "told"),
+    [
+        # errors are relative to the measurement
+        (measured(1.0, 2.0, 4.0), [1.1, 1.0, 4.0], {},
+            {"mape": (0.1 + 0.5 + 0) / 3, "median_ape": 0.1, "max_ape": 0.5,
+             "rms": ((0.01 + 0.25) / 3) ** 0.5, "bias": (0.1 - 0.5) / 3, "rank_correlation": 0.5,
+             "covered": 2 / 3}),
+        # regret is the slow-down of the layouts picked
+        (measured(1.0, 1.3, 2.0, 1.2), [4.0, 2.0, 3.0, 3.5], {},
+            {"regret mean": 0.3, "regret median": 0.3, "regret max": 0.3, "regret groups": 1}),
+        # all 40 % slower than predicted: no step time is inside its interval, every ratio is
+        (measured(1.4, 2.8, 4.2), [1.0, 2.0, 3.0], own(0.01), {"covered": 0, "ratios covered": 1}),
+        # ln(1.1) = 0.095 is outside of 1.28 sqrt(2) 0.05 = 0.09, inside of 1.28 sqrt(2) 0.06 = 0.11
+        (measured(1.0, 1.0, 1.1), [1.0] * 3, own(0.05), {"ratios covered": 1 / 3}),
+        (measured(1.0, 1.0, 1.1), [1.0] * 3, own(0.06), {"ratios covered": 1}),
+        # picked: 1.5 of 1.0, and 2.0 of 2.0; the row on 16 GPUs has no rival
+        (measured(1.0, 1.5) + measured(9.0, 2.0, seq_length=2048) + measured(7.0, tp=2),
+            [2.0, 1.0, 9.0, 2.0, 1.0], {},
+            {"regret groups": 2, "regret mean": 0.25, "sizes": [8, 16]}),
+        # nor do layouts of other routings
+        (measured(1.0, 1.3) + measured(2.0, 2.6, routing="skewed:4"), [3.0, 2.0, 1.0, 4.0], {},
+            {"regret groups": 2, "regret mean": 0.15}),
+        # a layout that would be refused is not picked
+        (measured(1.0, 5.0), [2.0, 1.0],
+            {"need_bytes": [1.0, 2.0], "capacity_bytes": [1.0, 1.0]}, {"regret mean": 0}),
+        # both mistakes about memory count
+        ([{"dp": 8, "outcome": o} for o in ("ok", "ok", "ok", "ok", "oom", "oom_or_crash")],
+            [1.0] * 6, {"need_bytes": [1, 1, 1, 3, 1, 3], "capacity_bytes": [2.0] * 6},
+            {"false_oom_rate": 0.25, "false_fit_rate": 0.5, "ran_fits": 3,
+             "balanced_accuracy": 1 - (0.25 + 0.5) / 2}),
+        # what cannot be said is null
+        ([{"dp": 8, "outcome": "oom"}], [1.0], {},
+            dict.fromkeys(("mape", "regret mean", "balanced_accuracy", "covered"))),
+    ],
+)  # fmt: skip
+def test_scores_are_as_worked_by_hand(rows, seconds, arrays, told):
+    overall, groups = scores(rows, seconds, **arrays)
+    found = {**overall.step_time, **overall.memory, "covered": overall.coverage_80}
+    found |= {f"regret {name}": value for name, value in overall.regret.items()}
+    found |= {"ratios covered": overall.coverage_80_ratios}
+    found |= {"sizes": [key["world_size"] for key, _ in groups]}
+    assert {name: found[name] for name in told} == {
+        name: value if value is None else pytest.approx(value) for name, value in told.items()
+    }
 
 
 def test_rows_in_both_parts_are_named_as_what_they_are():
