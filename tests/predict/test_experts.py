@@ -93,12 +93,6 @@ def test_a_dense_row_beside_experts_sends_no_expert_messages(points):
     assert beside.step_time_s[0] == alone.step_time_s[0]
 
 
-def test_each_tp_rank_has_a_key_head_even_if_heads_are_fewer(points):
-    row = {"framework": "Megatron-LM", "tp": 8, "num_kv_heads": 8}
-    shared, own = (quiet_step(points({**row, "num_kv_heads": n})).terms["gemm_s"] for n in (2, 8))
-    assert shared == own
-
-
 def test_few_tokens_an_expert_leave_its_tiles_empty(points):
     # 4,096 x 2 / 8 = 1,024 tokens each: half a size of 1,024 in every dimension
     (wide,) = quiet_step(points(EXPERTS), expert_half_size=1024.0).terms["gemm_s"]
@@ -185,14 +179,6 @@ def test_all_wait_for_the_rank_of_the_fullest_expert(points):
     # on one rank the others get less
     alone = quiet_step(points({**row, "routing": "skewed:2"})).terms["gemm_s"]
     assert alone == pytest.approx(quiet_step(points(row)).terms["gemm_s"])
-
-
-def test_a_window_spares_the_scores_beyond_it(points):
-    kind = "gqa, every other layer a window of 128"
-    (windowed,) = quiet_step(points({"attention_kind": kind})).terms["attention_s"]
-    (whole,) = quiet_step(points({})).terms["attention_s"]
-    # half of the layers see 128 x 4,096 - 128^2 / 2 of 4,096^2 / 2 pairs
-    assert windowed / whole == pytest.approx((1 + 2 * 128 / 4096 - (128 / 4096) ** 2) / 2)
 
 
 def test_module_recomputation_fits_where_full_recomputation_fits(points):

@@ -60,15 +60,6 @@ def test_a_group_of_one_is_plain_data_parallelism(points):
     assert traffic(one).gathering == 0
 
 
-def test_the_optimizer_updates_what_a_rank_holds(points):
-    row = {"dp": 64, "zero_stage": 3}
-    hybrid, whole = (
-        ideal_step(points({**row, "zero_shard_size": size})).terms["optimizer_s"]
-        for size in (8, None)
-    )
-    assert hybrid == pytest.approx(8 * whole)
-
-
 def test_deepspeeds_second_copy_adds_weights_only(points):
     """bf16 weights once more over 8; what ZeRO-3 has gathered at the peak is the same."""
     second, whole, named = (

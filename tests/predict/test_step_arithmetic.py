@@ -62,6 +62,35 @@ def test_terms_of_an_ideal_step_are_as_worked_by_hand(points, row, terms):
     }
 
 
+WINDOW = {"attention_kind": "gqa, every other layer a window of 128"}
+HYBRID = {"dp": 64, "zero_stage": 3, "zero_shard_size": 8}
+MESH, SWITCH = (
+    {"cluster": gpu, "gradient_accumulation_steps": 2} for gpu in ("mi300x-192gb", "h100-80gb")
+)
+FEW_KEYS = {"framework": "Megatron-LM", "tp": 8, "num_kv_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("row", "other", "term", "ratio", "off"),
+    [
+        # half the parameters, but two groups on every NIC: only the ring of 8 is shorter
+        ({"dp": 8, "tp": 2}, {"dp": 16}, "dp_comm_s", (7 / 8) / (15 / 16), 0.02),
+        # two ranks of a mesh have one of its links, of a switch the whole of theirs
+        ({**MESH, "dp": 2}, {**SWITCH, "dp": 2}, "dp_comm_s", 450 / 64, 0.01),
+        ({**MESH, "pp": 2}, {**SWITCH, "pp": 2}, "pp_comm_s", 450 / 64, 0.01),
+        # the optimizer updates what a rank holds
+        (HYBRID, {**HYBRID, "zero_shard_size": None}, "optimizer_s", 8, 1e-6),
+        # each tp rank has a key head even if heads are fewer
+        (FEW_KEYS, {**FEW_KEYS, "num_kv_heads": 8}, "gemm_s", 1, 1e-9),
+        # half of the layers see 128 x 4,096 - 128^2 / 2 of 4,096^2 / 2 pairs
+        (WINDOW, {}, "attention_s", (1 + 2 * 128 / 4096 - (128 / 4096) ** 2) / 2, 1e-6),
+    ],
+)
+def test_a_choice_changes_a_term_by_a_factor(points, row, other, term, ratio, off):
+    found, before = (ideal_step(points(one)).terms[term] for one in (row, other))
+    assert found / before == pytest.approx(ratio, rel=off)
+
+
 @pytest.mark.parametrize(("dp", "rate"), [(8, 300e9), (16, 200e9)])
 def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points, dp, rate):
     found = ideal_step(points({"dp": dp})).terms["dp_comm_s"]
@@ -90,14 +119,6 @@ def test_equal_stages_lose_the_published_bubble_fraction(points):
     step = ideal_step(points(row))
     busy = sum(step.terms[f"{name}_s"] for name in ("gemm", "attention", "elementwise", "head"))
     assert step.terms["bubble_s"] / busy == pytest.approx((3 + 15 * 0.01) / 16, rel=0.01)
-
-
-def test_dp_groups_share_the_nics_of_their_nodes(points):
-    alone, shared = (
-        float(ideal_step(points({"dp": 16 // tp, "tp": tp})).terms["dp_comm_s"][0]) for tp in (1, 2)
-    )
-    # half the parameters, but two groups on every NIC: only the ring of 8 instead of 16 is shorter
-    assert shared / alone == pytest.approx((7 / 8) / (15 / 16), rel=0.02)
 
 
 def test_nanotron_deals_layers_by_cost_so_the_last_stage_has_fewer(points):
@@ -247,15 +268,6 @@ def test_mesh_ranks_have_their_own_links_and_switch_ranks_all():
     assert link(mesh, sizes) == pytest.approx([64 * GB, 3 * 64 * GB, 448 * GB])
     assert link(switch, sizes) == pytest.approx([450 * GB] * 3)
     assert link(mesh, 2) == pytest.approx(64 * GB)
-
-
-def test_two_ranks_of_a_mesh_wait_seven_times_as_long_for_each_byte(points):
-    for name, axes in (("dp_comm_s", {"dp": 2}), ("pp_comm_s", {"pp": 2})):
-        mesh, switch = (
-            ideal_step(points({**axes, "cluster": gpu, "gradient_accumulation_steps": 2}))
-            for gpu in ("mi300x-192gb", "h100-80gb")
-        )
-        assert mesh.terms[name] / switch.terms[name] == pytest.approx(450 / 64, rel=0.01)
 
 
 def test_a_tp_group_over_nodes_is_no_faster_than_inside_one(points):
