@@ -52,22 +52,8 @@ def test_a_point_with_a_value_that_cannot_be_is_refused(texts, tmp_path, key, va
 
 
 WRONG = [
-    None,
-    -1,
-    0,
-    1.5,
-    2**70,
-    "x",
-    "8",
-    "",
-    True,
-    [],
-    {},
-    [1],
-    "../../x",
-    float("nan"),
-    "\x1b[2J",
-]
+    None, -1, 0, 1.5, 2**70, "x", "8", "", True, [], {}, [1], "../../x", float("nan"), "\x1b[2J",
+]  # fmt: skip
 
 
 def mutated(text, rng):
@@ -137,14 +123,7 @@ def test_a_broken_marker_marks_nothing(text, tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "[1]",
-        "[" * 5000,
-        '{"mode": "guess"}',
-        '{"knee_share": "x"}',
-        '{"replicates": "../../etc"}',
-    ],
+    ["", "[1]", "[" * 5000, '{"mode": "guess"}', '{"knee_share": "x"}', '{"replicates": "../etc"}'],
 )
 def test_a_broken_study_json_is_one_sentence(text, tmp_path):
     (tmp_path / "study.json").write_text(text)
