@@ -1,14 +1,13 @@
 """Read the rows of a study as one table, checked once, and name what is no valid row."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from scaling.errors import InputError, printable
 from scaling.record.files import ROWS
@@ -16,7 +15,6 @@ from scaling.record.row_checks import COLUMNS, invalid_row_reason_sql
 from scaling.study.paths import StudyPaths
 
 _SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in ROWS])
-_PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
 _LARGE_BYTES = 4 << 20  # a larger file holds very many rows and is queried where it is
 
 
@@ -62,7 +60,7 @@ def read_rows(paths: Sequence[Path], *, source: str = "measured") -> Rows:
         connection.execute("set preserve_insertion_order = false")  # else files wait for each other
         unusable = create_rows(connection, paths, source=source)
         rows = connection.sql("from valid_rows order by file, row_number").to_arrow_table()
-    kept = pa.schema([*_SCHEMA, _PLACED.field("file")])
+    kept = pa.schema([*_SCHEMA, pa.field("file", pa.string())])
     return Rows(rows.select(kept.names).cast(kept), tuple(unusable))
 
 
@@ -76,7 +74,7 @@ def create_rows(
     """Create the view `valid_rows` of a schema, with `file`, `row_number` and `source`.
 
     Columns that a file lacks are null, unknown columns are dropped. Small files are read once, in
-    one scan; only if it fails is each read alone. Copies of a row do not count.
+    one scan; only if it fails are they read by halves. Copies of a row do not count.
 
     Returns:
         Files and rows that are not valid, in the order of their files.
@@ -84,12 +82,24 @@ def create_rows(
     unusable: list[Unusable] = []
     files = [path for path in paths if path.exists()]
     kind = "view" if any(file.stat().st_size > _LARGE_BYTES for file in files) else "table"
+    rows = f"select *, {quoted(source)} as source from"
     try:
-        _judge(connection, _scan(files), source, schema, kind=kind)
+        connection.execute(f"create {kind} {schema}.every_row as {rows} ({_scan(files)})")
+        _judge(connection, source, schema)
     except (duckdb.Error, UnicodeError):  # the second quotes bytes that are no text
         connection.execute(f"drop {kind} if exists {schema}.every_row")
-        connection.register("read_rows", _read_each(files, unusable))
-        _judge(connection, "from read_rows", source, schema, kind="table")
+        connection.execute(f"create table {schema}.every_row as {rows} ({_scan([])})")
+        waiting = [files]
+        while waiting:
+            some = waiting.pop()
+            try:
+                connection.execute(f"insert into {schema}.every_row {rows} ({_scan(some)})")
+            except (duckdb.Error, UnicodeError) as error:
+                if half := len(some) // 2:
+                    waiting += [some[:half], some[half:]]
+                elif some[0].exists():
+                    unusable.append(_unusable(some[0], error))
+        _judge(connection, source, schema)
     judged = f"from {schema}.judged_rows"
     invalid = f"select file, reason, row_number {judged} where reason is not null"
     for file, reason, row in connection.sql(invalid).fetchall():
@@ -104,16 +114,11 @@ def create_rows(
     return sorted(unusable, key=lambda one: (one.path, one.row))
 
 
-def _judge(
-    connection: duckdb.DuckDBPyConnection, rows: str, source: str, schema: str, *, kind: str
-) -> None:
-    """Create every_row, judged_rows with what is wrong with each, and valid_rows.
+def _judge(connection: duckdb.DuckDBPyConnection, source: str, schema: str) -> None:
+    """Create judged_rows of every_row, with what is wrong with each, and valid_rows.
 
     A large file is scanned once for the judgement, however many questions follow.
     """
-    connection.execute(
-        f"create {kind} {schema}.every_row as select *, {quoted(source)} as source from ({rows})"
-    )
     connection.execute(
         f"create table {schema}.judged_rows as select file, row_number, "
         f"hash(point_id, attempt) as run, {invalid_row_reason_sql()} as reason "
@@ -149,29 +154,16 @@ def _scan(files: Sequence[Path]) -> str:
     )
 
 
-def _read_each(files: Iterable[Path], unusable: list[Unusable]) -> pa.Table:
-    """The known columns of the files, each read alone and cast; reports those that cannot be."""
-    tables = [_PLACED.empty_table()]
-    for file in files:
-        try:
-            with file.open("rb") as content:
-                whole = pq.ParquetFile(content).read(use_threads=False)
-            table = whole.select([name for name in whole.column_names if name in COLUMNS])
-            table = table.cast(pa.schema([_SCHEMA.field(name) for name in table.column_names]))
-            table.validate(full=True)  # text that is no UTF-8
-            place = {"file": [str(file)] * len(table), "row_number": range(len(table))}
-            for name, values in place.items():
-                table = table.append_column(_PLACED.field(name), pa.array(values))
-            tables.append(table)
-        except FileNotFoundError:
-            continue
-        except (pa.ArrowException, OSError, ValueError) as error:
-            number = error.errno if isinstance(error, OSError) else None
-            problem = f"holds no row of this project: {_one_line(str(error))}"
-            if number is not None:
-                problem = f"cannot be read: {os.strerror(number)}"
-            unusable.append(Unusable(file, problem, refused=number is not None))
-    return pa.concat_tables(tables, promote_options="default")
+def _unusable(file: Path, error: Exception) -> Unusable:
+    """A file that no query can read, with the system's reason if it refuses the file."""
+    try:
+        with file.open("rb") as content:
+            content.read()
+    except OSError as refusal:
+        reason = f"cannot be read: {os.strerror(refusal.errno or 0)}"
+        return Unusable(file, reason, refused=True)
+    problem = _one_line(str(error).replace(str(file), file.name))
+    return Unusable(file, f"holds no row of this project: {problem}")
 
 
 def attempts_set_aside(study: StudyPaths) -> list[dict[str, Any]]:

@@ -98,6 +98,8 @@ def test_a_file_without_a_valid_row_is_named_and_its_point_runs_again(folder, ho
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
 def test_an_unreadable_file_is_named_and_stays(folder, monkeypatch, number):
+    for one in (0, 1):  # DuckDB, which is not patched, can read neither
+        halved(file_of(folder, one))
     really_open = Path.open
 
     def refuse(path, *how, **more):
@@ -106,7 +108,6 @@ def test_an_unreadable_file_is_named_and_stays(folder, monkeypatch, number):
         return really_open(path, *how, **more)
 
     monkeypatch.setattr(Path, "open", refuse)
-    halved(file_of(folder, 1))  # so that each file is read alone, as the system refuses to scan one
     told, _ = row_files.read_rows(sorted(row_files.row_files_in(folder))).unusable
     assert told.reason == f"cannot be read: {os.strerror(number)}"
     assert [one.path for one in retry.set_unreadable_aside(folder.parent)] == [file_of(folder, 1)]
