@@ -85,11 +85,11 @@ def ideal_step(points: Points, **parameters: float) -> Step:
     return step_of(group, group.features, p, np.zeros(len(group.features)))
 
 
-def traffic(points: Points) -> Traffic:
+def traffic(points: Points, **parameters: float) -> Traffic:
     """The traffic of points of one group on that machine."""
     (group,) = points.groups
     stages = stages_of(group.features, group.stack)
-    return traffic_of(group, group.features, {**group.start, **IDEAL}, stages)
+    return traffic_of(group, group.features, {**group.start, **IDEAL, **parameters}, stages)
 
 
 @pytest.fixture(scope="session", autouse=True)

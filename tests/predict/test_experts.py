@@ -104,6 +104,16 @@ def test_few_tokens_an_expert_leave_its_tiles_empty(points):
     assert full < dealt.terms["gemm_s"] < wide
 
 
+def test_expert_state_is_gathered_and_updated_by_the_ranks_that_hold_the_same(points):
+    row = {**EXPERTS, "dp": 8, "ep": 4}
+    mine = 32 * 8 * EXPERT / 4  # which two ranks hold
+    updated = ideal_step(points({**row, "zero_stage": 1})).terms["optimizer_s"]
+    assert updated == pytest.approx((HELD / 8 + mine / 2) * 34 / (2.039e12 * 0.85))
+    rings = 7 / 8 * 2 * HELD / 300e9 + 32 * 7 * 3.4e-6, 1 / 2 * 2 * mine / 300e9 + 32 * 3.4e-6
+    found = traffic(points({**row, "zero_stage": 3})).gathering
+    assert found == pytest.approx(3 * sum(rings))
+
+
 def test_ep_ranks_hold_experts_and_the_rest_of_dp_their_state(points):
     row = {**EXPERTS, "dp": 8, "zero_stage": 1}
     alone, dealt = (memory(points({**row, "ep": ep})).terms for ep in (1, 4))

@@ -91,6 +91,38 @@ def test_a_choice_changes_a_term_by_a_factor(points, row, other, term, ratio, of
     assert found / before == pytest.approx(ratio, rel=off)
 
 
+def test_tp_ranks_wait_for_what_their_gemms_do_not_hide(points):
+    found = [
+        ideal_step(points({"tp": 4}), tp_exposed=0.25, link_efficiency=share).terms["tp_comm_s"]
+        for share in (1.0, 0.01)
+    ]
+    assert found[0] == pytest.approx(2 * PASS)
+    assert found[1] == pytest.approx(800 * PASS - 0.75 * 6 * GEMMS / 4)
+
+
+EFA = {"cluster": "h100-80gb-efa"}
+
+
+@pytest.mark.parametrize(
+    ("row", "launches_s"),
+    [
+        ({}, 0),
+        ({"tp": 8}, 4 * 1.5e-3),  # of 4 collectives; log2(8) / 2, stated for 4 ranks
+        ({**EFA, "tp": 8, "dp": 2}, 4 * 1.5e-3),
+        # the host drives the transport of messages between stages
+        ({**EFA, "tp": 8, "pp": 2}, 4 * (1.5e-3 + 8 * 1e-4)),
+    ],
+)
+def test_collectives_of_tp_ranks_take_the_host_and_the_last_to_arrive(
+    points, monkeypatch, row, launches_s
+):
+    quiet = traffic(points(row)).per_layer
+    monkeypatch.setattr(communication, "TP_LATENCY_S", 1e-3)
+    found = traffic(points(row), host_collective_s=1e-3, host_transport_s=1e-4)
+    assert found.host_per_layer == pytest.approx(launches_s)
+    assert found.per_layer - quiet == pytest.approx(4 * 1.5e-3 if row else 0)
+
+
 @pytest.mark.parametrize(("dp", "rate"), [(8, 300e9), (16, 200e9)])
 def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points, dp, rate):
     found = ideal_step(points({"dp": dp})).terms["dp_comm_s"]
@@ -178,6 +210,11 @@ def test_a_cp_group_over_nodes_shares_the_nics_and_tp_stays_inside(points):
     # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 200 GB/s
     across = 2 * 8 * held * 2 / 4 / 200e9
     rings = 4 * 2 * 3 / 4 * 1024 * 4096 * 2 / 300e9
+    assert found.per_layer == pytest.approx(across + rings)
+    # 16 ranks of 2 tp ranks on 4 nodes, whose measured bus is 160 GB/s: 12 of 16 parts leave
+    found = traffic(points({**EFA, "cp": 16, "tp": 2}))
+    across = 2 * 8 * (4096 / 16 * 2 * 8192 / 2 * 2) * 12 / 16 / 160e9
+    rings = 4 * 2 / 2 * 256 * 4096 * 2 / 450e9
     assert found.per_layer == pytest.approx(across + rings)
 
 

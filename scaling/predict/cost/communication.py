@@ -75,26 +75,18 @@ def traffic_of(
     if (f.cp > 1).any():
         ring = _ring_attention_s(group, f, p, attention)
         per_layer = per_layer + np.where(f.ring, ring, _ulysses_s(group, f, p))
-    weights, sharding = weights_of_heaviest_stage(f, stages), sharding_of(group, f)
-    gradients, gathering = _data_parallel(group, f, p, weights, sharding)
-    updated = weights / sharding.updates
-    all_to_all: Floats = np.zeros(len(f))
+    kinds = [(weights_of_heaviest_stage(f, stages), sharding_of(group, f))]
     if has_experts(f):
-        all_to_all = _all_to_all_s(group, f, p)
-        weights, sharding = experts_of_heaviest_stage(f, stages), expert_sharding_of(group, f)
-        once_a_step, per_micro_batch = _data_parallel(group, f, p, weights, sharding)
-        # a model without experts has no messages about them, not empty ones
-        gradients = gradients + (weights > 0) * once_a_step
-        gathering = gathering + (weights > 0) * per_micro_batch
-        updated = updated + weights / sharding.updates
+        kinds.append((experts_of_heaviest_stage(f, stages), expert_sharding_of(group, f)))
+    moved = [_data_parallel(group, f, p, *kind) for kind in kinds]
     return Traffic(
         per_layer=per_layer,
-        all_to_all=all_to_all,
+        all_to_all=_all_to_all_s(group, f, p) if has_experts(f) else np.zeros(len(f)),
         host_per_layer=host,
         message=_message(group, f),
-        gradients=gradients,
-        gathering=gathering,
-        updated=updated,
+        gradients=np.asarray(sum(once_a_step for once_a_step, _ in moved)),
+        gathering=np.asarray(sum(per_micro_batch for _, per_micro_batch in moved)),
+        updated=np.asarray(sum(weights / sharding.updates for weights, sharding in kinds)),
     )
 
 
@@ -252,9 +244,10 @@ def _data_parallel(
         parts: Floats | float = 1.0,
     ) -> Floats:
         """Seconds of so many passes of a message around rings of so many ranks."""
+        times = times * (weights > 0)  # who has no experts sends no empty messages about them
         if not np.any(times * (size > 1)):
             return np.zeros(len(f))
-        return np.asarray(times) * ring_s(group, f, p, message, size, apart, parts)
+        return times * ring_s(group, f, p, message, size, apart, parts)
 
     at_end = np.where(third, gathered, ~scatters_each * reduced + gathered)
     once_a_step = (
