@@ -15,6 +15,7 @@ and the seconds per layout.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import random
 import statistics
@@ -46,28 +47,24 @@ def drawn(
     grids = [list(expand_grid(load_study(study)).points) for study in studies]
     for grid in grids:
         chosen.shuffle(grid)
-    turns = [point for round_ in zip(*grids, strict=False) for point in round_]
-    of_engine = (point for point in turns if point.layout.engine == engine)
-    return [cut(point, depth) for point in of_engine if runs(point)][:count]
-
-
-def runs(point: Point) -> bool:
-    """flash1 has no package for today's torch."""
-    return point.layout.attention != "flash1" and memory_refusal(point) is None
+    turns = (point for round_ in zip(*grids, strict=False) for point in round_)
+    usable = (
+        point for point in turns
+        if point.layout.engine == engine and memory_refusal(point) is None
+        and point.layout.attention != "flash1"  # which has no package for today's torch
+    )  # fmt: skip
+    return [cut(point, depth) for point in itertools.islice(usable, count)]
 
 
 def cut(point: Point, depth: float) -> Point:
     """The point with fewer layers."""
-    shape, layout = point.shape, point.layout
-    least = 2 * layout.model_chunks
-    layers = max(round(shape.num_layers * depth), least)
-    encoder = max(round(shape.num_encoder_layers * depth), least if shape.num_encoder_layers else 0)
-    fewer = dataclasses.replace(
-        shape,
-        num_layers=min(layers, shape.num_layers),
-        num_encoder_layers=min(encoder, shape.num_encoder_layers),
-    )
-    return dataclasses.replace(point, shape=fewer)
+    least = 2 * point.layout.model_chunks
+    fewer = {
+        name: min(layers, max(round(layers * depth), least))
+        for name in ("num_layers", "num_encoder_layers")
+        if (layers := getattr(point.shape, name))
+    }
+    return dataclasses.replace(point, shape=dataclasses.replace(point.shape, **fewer))
 
 
 def judged(rows: list[dict[str, Any]]) -> list[float]:
@@ -78,12 +75,9 @@ def judged(rows: list[dict[str, Any]]) -> list[float]:
     points = [point_from_json(json.dumps(row["point"])) for row in rows]
     errors: dict[int, float] = {}
     for group in points_of_layouts(
-        [point.layout for point in points],
-        [point.shape for point in points],
-        load_clusters(),
-        models=[point.model for point in points],
-        clusters=[point.cluster for point in points],
-    ).groups:
+        [point.layout for point in points], [point.shape for point in points], load_clusters(),
+        models=[point.model for point in points], clusters=[point.cluster for point in points],
+    ).groups:  # fmt: skip
         memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
         for index, total in zip(group.rows, memory.total, strict=True):
             exact = max(rank["peak_bytes"] for rank in rows[index]["ranks"])
