@@ -73,45 +73,40 @@ def test_an_empty_table_gives_an_empty_table_of_the_same_columns(run, tmp_path, 
     assert none.schema == some.schema
 
 
-def test_rows_of_points_that_a_study_no_longer_has_do_not_calibrate(run, sweep_csv, tmp_path):
-    table = pyarrow.csv.read_csv(sweep_csv)
-    names = [f"p{number}" for number in range(table.num_rows)]
-    table = table.append_column("point_id", pa.array(names))
-    table = table.filter(pc.less_equal(table["world_size"], 16))
-    kept = pc.less_equal(table["world_size"], 8)
-    pq.write_table(table, tmp_path / "rows.parquet")
-    (tmp_path / "fresh").mkdir()
-    pq.write_table(table.filter(kept), tmp_path / "fresh" / "rows.parquet")
-    planned = table.filter(kept).select(["point_id"])
-    pq.write_table(planned[:-1], tmp_path / "points.parquet")
+@pytest.fixture
+def learned(run, sweep_csv, tmp_path):
+    """The rows of a sweep on 8 and 16 GPUs, and what some of them teach, given their points."""
+    rows = pyarrow.csv.read_csv(sweep_csv)
+    rows = rows.filter(pc.less_equal(rows["world_size"], 16))
+    names = pa.array([f"p{number}" for number in range(rows.num_rows)])
+
+    def text(table, *planned):
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        pq.write_table(table, folder / "rows.parquet")
+        for name, points in zip(("points", "round1"), planned, strict=False):
+            pq.write_table(points.select(["point_id"]), folder / f"{name}.parquet")
+        chosen = ("--points", folder / "points.parquet") if planned else ()
+        run("calibrate", folder / "rows.parquet", folder / "c.json", *chosen)
+        return (folder / "c.json").read_text()
+
+    return rows.append_column("point_id", names), text
+
+
+def test_rows_of_points_that_a_study_no_longer_has_do_not_calibrate(learned):
+    rows, text = learned
+    kept = rows.filter(pc.less_equal(rows["world_size"], 8))
     # one was added, because its layout ran on a slow node only
-    pq.write_table(planned[-1:], tmp_path / "round1.parquet")
-    run("calibrate", tmp_path / "rows.parquet", tmp_path / "all.json")
-    points = ("--points", tmp_path / "points.parquet")
-    run("calibrate", tmp_path / "rows.parquet", tmp_path / "edited.json", *points)
-    run("calibrate", tmp_path / "fresh" / "rows.parquet", tmp_path / "fresh.json")
-    edited = (tmp_path / "edited.json").read_text()
-    assert edited == (tmp_path / "fresh.json").read_text()
-    assert edited != (tmp_path / "all.json").read_text()
+    assert text(rows, kept[:-1], kept[-1:]) == text(kept) != text(rows)
 
 
-def test_a_study_whose_software_changed_is_calibrated_on_most_of_its_rows(run, sweep_csv, tmp_path):
-    table = pyarrow.csv.read_csv(sweep_csv)
-    table = table.filter(pc.less_equal(table["world_size"], 16))
-    numbers = range(table.num_rows)
-    software = ["new" if number < 3 else "old" for number in numbers]
-    table = table.append_column("point_id", pa.array([f"p{number}" for number in numbers]))
-    table = table.append_column("stack_fingerprint", pa.array(software))
-    pq.write_table(table, tmp_path / "rows.parquet")
-    pq.write_table(table.select(["point_id"]), tmp_path / "points.parquet")
+def test_a_study_whose_software_changed_is_calibrated_on_most_of_its_rows(learned):
+    rows, text = learned
+    software = pa.array(["new"] * 3 + ["old"] * (rows.num_rows - 3))
+    table = rows.append_column("stack_fingerprint", software)
     with pytest.raises(InputError, match="choose one with --where"):
-        run("calibrate", tmp_path / "rows.parquet", tmp_path / "all.json")
-    points = ("--points", tmp_path / "points.parquet")
-    run("calibrate", tmp_path / "rows.parquet", tmp_path / "study.json", *points)
-    (tmp_path / "old").mkdir()
-    pq.write_table(table[3:], tmp_path / "old" / "rows.parquet")
-    run("calibrate", tmp_path / "old" / "rows.parquet", tmp_path / "old.json")
-    assert (tmp_path / "study.json").read_text() == (tmp_path / "old.json").read_text()
+        text(table)
+    assert text(table, table) == text(table[3:])
 
 
 def test_calibrate_then_predict_comes_closer(run, sweep_csv, tmp_path):
