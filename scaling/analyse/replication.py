@@ -1,9 +1,9 @@
 """Test the findings of a published study on the tables of a study.
 
-reports/replication/<study>/<finding>.sql is one select over tables. Its header has `-- Claim:`,
-`-- Source:`, `-- Holds:` (the criterion, chosen before looking) and `-- Reads:` (tables). Its rows
-state, per source and subject, what was observed and whether the claim holds; no row means that the
-claim is not testable.
+reports/replication/<study>/<finding>.sql is one select over tables, of which those of comparison
+groups have the columns of `comparison_groups` too. Its header has `-- Claim:`, `-- Source:` and
+`-- Holds:` (the criterion, chosen before looking). Its rows state, per source and subject, what was
+observed and whether the claim holds; no row means that the claim is not testable.
 """
 
 import itertools
@@ -20,7 +20,8 @@ from scaling.study.paths import StudyPaths
 
 FOLDER = "replication"
 REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
-_HEADER = ("Claim", "Source", "Holds", "Reads")
+_HEADER = ("Claim", "Source", "Holds")
+_NO_TABLE = re.compile(r"Table with name (\w+) does not exist")
 _ROW = {"source", "subject", "observed", "holds"}
 _COLUMNS = (
     "finding", "claim", "paper", "criterion", "source", "subject", "observed", "verdict",
@@ -47,26 +48,28 @@ def replicate(study_dir: Path, folder: Path) -> None:
         tables = {path.stem: path for path in paths.tables.glob("*.parquet")}
         tables.pop(FOLDER, None)
         for name, path in tables.items():
-            connection.read_parquet(str(path)).create_view(name)
+            table = connection.read_parquet(str(path))
+            if "group_id" in table.columns and "cluster" not in table.columns:
+                groups = connection.read_parquet(str(paths.table("comparison_groups")))
+                table = table.join(groups, "group_id")
+            table.create_view(name)
         for path in sorted(folder.glob("*.sql")):
-            answers += _answers(connection, path, set(tables))
+            answers += _answers(connection, path)
     write_table(paths.table(FOLDER), pa.Table.from_pylist(answers, schema=SCHEMA))
 
 
-def _answers(
-    connection: duckdb.DuckDBPyConnection, path: Path, names: set[str]
-) -> list[dict[str, Any]]:
+def _answers(connection: duckdb.DuckDBPyConnection, path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     header = _header(text, path)
     finding = {
         "finding": path.stem, "criterion": header["Holds"], "claim": header["Claim"],
         "paper": header["Source"], "verdict": NOT_TESTABLE,
     }  # fmt: skip
-    if missing := sorted({name.strip() for name in header["Reads"].split(",")} - names):
-        return [{**finding, "observed": f"there is no table {', '.join(missing)}"}]
     try:
         rows = connection.sql(text).to_arrow_table().to_pylist()
     except duckdb.Error as error:
+        if missing := _NO_TABLE.search(str(error)):
+            return [{**finding, "observed": f"there is no table {missing[1]}"}]
         raise InputError(f"{path}: {error}") from error
     if not rows:
         why = "no points of this study that ran can be set against each other for it"
@@ -74,7 +77,7 @@ def _answers(
     if set(rows[0]) != _ROW:
         raise InputError(f"{path}: gives the columns {sorted(rows[0])}, and not {sorted(_ROW)}")
     verdicts = {True: REPRODUCED, False: NOT_REPRODUCED, None: NOT_TESTABLE}
-    rows.sort(key=lambda row: (row["source"], row["subject"]))
+    rows.sort(key=lambda row: (row["source"], row["subject"], row["observed"]))
     return [finding | row | {"verdict": verdicts[row["holds"]]} for row in rows]
 
 

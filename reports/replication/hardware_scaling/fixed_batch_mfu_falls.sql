@@ -2,7 +2,6 @@
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: MFU of FSDP alone (achieved FLOP/s per GPU where no peak is published) at the largest size is
 -- at least 10 % below that at the smallest.
--- Reads: estimates, comparison_groups
 with alone as (
     select group_id, source, world_size, max(mfu) as mfu, max(model_flop_per_s_per_gpu) as rate
     from estimates

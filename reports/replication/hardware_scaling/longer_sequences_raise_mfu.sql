@@ -2,14 +2,12 @@
 -- Source: arXiv 2411.13055
 -- Holds: FSDP alone at the longest context reaches at least the MFU (FLOP/s per rank where no peak is
 -- published) of the shortest, in the median over sizes.
--- Reads: estimates, comparison_groups
 with alone as (
     select
         source, model, cluster, study_kind, world_size, seq_length,
         kept_batch_size * seq_length as kept_tokens,
         max(model_flop_per_s_per_gpu) as rate
     from estimates
-    join comparison_groups using (group_id)
     where zero_stage = 3 and tp * pp * cp = 1 and zero_shard_size is null
         and tokens_per_s is not null
     group by all

@@ -1,7 +1,6 @@
 -- Claim: Beyond some scale a total tp x pp of 2 to 4 is faster than FSDP alone, which leads at small scale.
 -- Source: arXiv 2411.13055
 -- Holds: FSDP alone is faster at the smallest size at which both ran, and slower at the largest.
--- Reads: estimates, comparison_groups
 with rates as (
     select
         group_id, source, world_size,

@@ -1,11 +1,9 @@
 -- Claim: H100 is less utilised than A100 at the same point (41 % against 60 % MFU): links grew less than compute.
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: the median ratio of the two MFUs over all layouts that ran on both is below 1.
--- Reads: estimates, comparison_groups
 with used as (
     select source, model, study_kind, seq_length, kept_batch_size, world_size, layout, gpu, mfu
     from estimates
-    join comparison_groups using (group_id)
     where mfu is not null
 )
 select

@@ -3,7 +3,6 @@
 -- Holds: the fastest layouts at the smallest and at the largest size differ and the first is the best at
 -- the largest with a probability below 5 %, or the first fails there. Not testable where the first was
 -- not tried at the largest.
--- Reads: estimates, comparison_groups
 with fastest as (
     from estimates
     where tokens_per_s is not null

@@ -1,7 +1,6 @@
 -- Claim: While throughput per GPU falls by 37 %, power per GPU falls by 6 %: energy per token rises by half.
 -- Source: arXiv 2411.13055 (the numbers second-hand)
 -- Holds: power per GPU falls by a smaller share than tokens/s per GPU do, smallest to largest size.
--- Reads: estimates, comparison_groups
 with alone as (
     select
         group_id, source, world_size,

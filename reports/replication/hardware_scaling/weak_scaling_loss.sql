@@ -2,7 +2,6 @@
 -- Source: arXiv 2411.13055 (the number second-hand)
 -- Holds: tokens/s per GPU at the largest size are at least 10 % below those at a sixteenth of it
 -- (or at the smallest size).
--- Reads: estimates, comparison_groups
 with alone as (
     select group_id, source, world_size, max(tokens_per_s_per_gpu) as rate
     from estimates

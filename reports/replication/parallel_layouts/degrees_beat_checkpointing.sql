@@ -1,7 +1,6 @@
 -- Claim: Raising tp or pp beats checkpointing as a way to fit.
 -- Source: arXiv 2311.05610
 -- Holds: the fastest layout without checkpointing is faster than the fastest with it, at that size.
--- Reads: estimates, comparison_groups
 with fastest as (
     select
         group_id, source, world_size,

@@ -1,7 +1,6 @@
 -- Claim: A layout that does not fit on 64 GPUs may fit on 256: ZeRO-1 shards the optimizer over more ranks.
 -- Source: arXiv 2311.05610
 -- Holds: some layout runs out of memory at one size and runs at a larger one.
--- Reads: estimates, comparison_groups
 with fits as (
     select
         group_id, source, layout,

@@ -1,7 +1,6 @@
 -- Claim: 13B on 64 GPUs is fastest without any model parallelism: micro-batch 1, FlashAttention-2, no checkpointing.
 -- Source: arXiv 2311.05610 (70.5 % MFU)
 -- Holds: the fastest layout has tp 1, pp 1, micro_batch_size 1 and no checkpointing.
--- Reads: estimates, comparison_groups
 with fastest as (
     from estimates
     where tokens_per_s is not null
@@ -15,5 +14,4 @@ select
     format('{}', layout_name) || coalesce(format(', MFU {:.1f} %', mfu * 100), '') as observed,
     tp = 1 and pp = 1 and micro_batch_size = 1 and activation_checkpointing = 'none' as holds
 from fastest
-join comparison_groups using (group_id)
 where model = 'llama_13b_v128k' and world_size = 64 and seq_length = 2048

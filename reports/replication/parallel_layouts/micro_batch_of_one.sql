@@ -1,7 +1,6 @@
 -- Claim: Micro-batch 1 usually gives the best layout: it needs the least model parallelism and no checkpointing.
 -- Source: arXiv 2311.05610
 -- Holds: the fastest layout at that size has micro_batch_size 1.
--- Reads: estimates, comparison_groups
 with fastest as (
     from estimates
     where tokens_per_s is not null
@@ -15,4 +14,3 @@ select
     format('fastest: {}', layout_name) as observed,
     micro_batch_size = 1 as holds
 from fastest
-join comparison_groups using (group_id)

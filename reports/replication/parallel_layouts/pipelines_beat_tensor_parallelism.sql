@@ -1,7 +1,6 @@
 -- Claim: At equal degree pipeline parallelism is cheaper than tensor parallelism.
 -- Source: arXiv 2311.05610
 -- Holds: in the median over pairs of layouts with tp x pp equal, the one with more pp is faster.
--- Reads: pairs, comparison_groups
 with traded as (
     select
         group_id, source, ratio,

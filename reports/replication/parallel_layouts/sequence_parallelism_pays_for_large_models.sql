@@ -1,7 +1,6 @@
 -- Claim: Sequence parallelism pays for large models or long sequences, and the more the larger tp is.
 -- Source: arXiv 2311.05610
 -- Holds: the mean gain at the largest tp is above 1 and at least that at the smallest.
--- Reads: pairs, estimates, comparison_groups
 with gains as (
     select group_id, source, tp, exp(avg(ln(ratio))) as gain, count(*) as number
     from pairs

@@ -1,7 +1,6 @@
 -- Claim: Seconds per step fall as nodes are added, for every stage.
 -- Source: arXiv 2310.05350
 -- Holds: at the largest size a step of every stage takes less time than at the smallest.
--- Reads: estimates, comparison_groups
 with steps as (
     select group_id, source, zero_stage, world_size, min(step_time_s) as seconds
     from estimates

@@ -2,7 +2,6 @@
 -- Source: arXiv 2310.05350
 -- Holds: the median ratio of memory (measured peak, or predicted) of a stage to the one before, all else
 -- equal and on more than one rank, is at most 1 for every stage, and that of stage 3 to stage 0 below 1.
--- Reads: estimates, comparison_groups
 with used as (
     select
         group_id, source, world_size, zero_stage,

@@ -1,7 +1,6 @@
 -- Claim: The 13B is trained with stage 3.
 -- Source: arXiv 2310.05350
 -- Holds: on one node ZeRO-3 is the only stage with which a 13B fits without checkpointing.
--- Reads: estimates, comparison_groups
 with fits as (
     select group_id, source, world_size, zero_stage, bool_or(outcome = 'ok') as fits
     from estimates
