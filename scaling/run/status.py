@@ -192,21 +192,8 @@ class Running:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The advised layout of a size so far. kind: measured, or extended from short steps."""
-
-    model: str
-    seq_length: int
-    global_batch_size: int
-    world_size: int
-    layout: str
-    layout_name: str  # for people
-    tokens_per_s: float
-    kind: str
-    of: int  # layouts that ran
-
-
+# The advised layout of each size so far. kind: measured, or extended from short steps.
+# of: layouts that ran.
 _BEST = """
 select
     model, seq_length, global_batch_size, world_size, layout, layout_name, tokens_per_s,
@@ -226,7 +213,7 @@ class Status:
     queue: tuple[Queued, ...]
     gpu_hours_spent: float  # rank-hours on a CPU, as `hours_of` says
     gpu_hours_left: float | None
-    best: tuple[Best, ...]
+    best: tuple[dict[str, Any], ...]  # columns of _BEST
     hours_of: str = "GPU-hours"
 
     def to_json(self) -> str:
@@ -258,18 +245,15 @@ class Status:
         if self.progress.seconds_left:
             later = ", later if rounds add points" if self.progress.undecided else ""
             lines.append(f"  ends at about {_clock(self.progress.seconds_left)}{later}")
-        settings = {(best.model, best.seq_length) for best in self.best}
-        sizes = {(best.model, best.seq_length, best.world_size) for best in self.best}
+        settings = {(best["model"], best["seq_length"]) for best in self.best}
+        sizes = {(best["model"], best["seq_length"], best["world_size"]) for best in self.best}
         for best in self.best:
-            extended = ", extended" * (best.kind == "extended")
-            setting = f" ({best.model}, {best.seq_length} tokens)" if len(settings) > 1 else ""
-            if len(sizes) < len(self.best):
-                setting += f" with {best.global_batch_size} sequences a step"
-            lines.append(
-                f"  advised so far at {best.world_size}{setting}, {best.of} ran: "
-                f"{best.tokens_per_s:,.0f} tokens/s{extended}"
-            )
-            lines.append(f"    {shortened(best.layout_name, 72)}")
+            extended = ", extended" * (best["kind"] == "extended")
+            setting = " ({model}, {seq_length} tokens)" * (len(settings) > 1)
+            setting += " with {global_batch_size} sequences a step" * (len(sizes) < len(self.best))
+            said = "  advised so far at {world_size}" + setting + ", {of} ran: {tokens_per_s:,.0f} "
+            lines.append(said.format(**best) + f"tokens/s{extended}")
+            lines.append(f"    {shortened(best['layout_name'], 72)}")
         return lines
 
 
@@ -304,14 +288,13 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
     )
 
 
-def _best(paths: StudyPaths) -> list[Best]:
+def _best(paths: StudyPaths) -> list[dict[str, Any]]:
     """The advised layout at each size of each comparison group, as the report has it."""
     from scaling.analyse.warehouse import ask  # loads scipy
 
     if not paths.points_table.exists():
         return []
-    records = ask(paths.folder, local_or_shipped("reports") / "sql", _BEST)
-    return [Best(**record) for record in records]
+    return ask(paths.folder, local_or_shipped("reports") / "sql", _BEST)
 
 
 def _clock(seconds: float) -> str:

@@ -87,7 +87,7 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     assert sweep.gpu_hours_spent == pytest.approx(2 * (0.5 + 1.0 + 0.5), abs=0.01)
     assert sweep.gpu_hours_left == pytest.approx(1.0, abs=0.01)
     (best,) = sweep.best
-    assert (best.kind, best.tokens_per_s) == ("extended", pytest.approx(8 * 32 / 1.0))
+    assert (best["kind"], best["tokens_per_s"]) == ("extended", pytest.approx(8 * 32 / 1.0))
     text = "\n".join(sweep.lines())
     assert text.startswith("2 done · 1 running · 1 left of 4")
     why = "job 8, 2 of 2 in gpu, 2 nodes, Resources, starts 2026-01-02T03:04"
