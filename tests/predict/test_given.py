@@ -49,6 +49,7 @@ def test_dp_and_accumulation_follow_from_size_and_batch() -> None:
 
 
 CORE = {"framework": "Megatron-Core", "cluster": "h100-80gb-dgx"}
+OURS = {"framework": "scaling", "cluster": "h100-80gb-dgx", "precision": "fp8"}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,9 @@ CORE = {"framework": "Megatron-Core", "cluster": "h100-80gb-dgx"}
         ({"fused_norm": None}, {"fused_norm": True}),
         ({"fused_norm": False}, {"fused_norm": False}),
         ({"fused_norm": False, "compile": True}, {"fused_norm": True}),
+        # eager casts of fp8 are kept for backward, compiled ones are not
+        ({**OURS, "compile": False}, {"cast_bytes": 20, "saved_bytes": 2}),
+        ({**OURS, "compile": True}, {"cast_bytes": 10, "saved_bytes": 0}),
         ({"gated_mlp": None, "ffn_hidden_size": 4 * 4096}, {"mlp_inputs": 1}),
         ({"gated_mlp": None, "ffn_hidden_size": 14336}, {"mlp_inputs": 2}),
         # a cluster of another site is the GPU that the table names

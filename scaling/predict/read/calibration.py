@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from scaling import __version__
-from scaling.errors import InputError, shortened
+from scaling.errors import InputError
 from scaling.predict.read.features import Group
 from scaling.predict.read.parameters import PARAMETERS, STALL_ODDS
 from scaling.predict.read.residual import NAMES, Residual
 from scaling.record.files import write_text
+from scaling.study.plan_file import read_json_object
 
 SCHEMA = "scaling.calibration"
 
@@ -153,16 +154,10 @@ def read_calibration(path: Path) -> Calibration:
     Raises:
         InputError: it is missing, no calibration, of another version, or was changed.
     """
-    try:
-        is_file = path.is_file()
-        record = json.loads(path.read_text(encoding="utf-8")) if is_file else None
-    except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"{path}: not JSON: {shortened(error, 200)}") from error
-    if not is_file:
-        problem = "is no file" if path.exists() else "no such file"
+    record = read_json_object(path)
+    if record.get("schema") != SCHEMA:
+        problem = "this is no calibration file" if path.exists() else "no such file"
         raise InputError(f"{path}: {problem}; `scaling calibrate ROWS FILE` writes one")
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise InputError(f"{path}: schema is not {SCHEMA!r}; this is no calibration file")
     if record.pop("digest", None) != _digest(record):
         raise InputError(
             f"{path}: is not as `scaling calibrate` of this version wrote it; calibrate again"
