@@ -19,7 +19,7 @@ from scaling.train.kernels.availability import require_kernels
 from tests.conftest import PROJECT
 from tests.points import tiny_point
 from tests.train.reference import Curves
-from tests.warm import warm_python
+from tests.warm import warm_rank
 
 torch.set_num_threads(1)  # of tiny tensors two threads wait for each other more than they compute
 
@@ -49,7 +49,7 @@ def skip_if_lacking(point: Point) -> None:
 @pytest.fixture(scope="session")
 def ask() -> Ask:
     """The answer of a process that has imported all that ranks need (together.py)."""
-    python = warm_python("tests.train.together")
+    python = warm_rank()
 
     def asked(**question: object) -> Any:
         ran = subprocess.run(
