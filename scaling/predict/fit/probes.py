@@ -32,8 +32,7 @@ def probed_parameters(
     `seconds`; of a gemm `precision`, `m`, `n` and `k`; of attention `precision`, `attention` and
     `flop_per_s`; of an update on the host `gpus_per_node` and `copy_bytes_per_s`; of a collective
     `ranks`, `stride`, `nodes`, `groups` (that ran at once) and `message_bytes` (the whole tensor of
-    a rank). Rates without a probe are left out, and so is a
-    probe without `seconds`.
+    a rank). Rates without a probe are left out, and so is a probe without `seconds`.
 
     Raises:
         InputError: a column is missing, or a cluster is unknown.
@@ -53,21 +52,29 @@ def probed_parameters(
     )  # fmt: skip
     probes = {name: cells.numbers(name) for name in names}
     probes |= {name: cells.numbers(name, 1.0) for name in ("groups", "stride")}
-    is_gemm = (kind == "gemm") & (probes["m"] > 0) & (probes["n"] > 0) & (probes["k"] > 0)
+    is_flash = (kind == "attention") & (attention == "flash2")
     by_cluster = {}
     for name in sorted(set(cluster_name.tolist())):
         cluster = cluster_named(name, known)
         if why_unpredictable(name, cluster) is not None:
             continue
-        here = (cluster_name == name) & (probes["seconds"] > 0)
-        gemms = {column: values[here & is_gemm] for column, values in probes.items()}
-        flash = here & (kind == "attention") & (attention == "flash2")
-        found = {
-            **_of_gemms(gemms, precision[here & is_gemm], cluster),
-            **_of_flash(probes["flop_per_s"][flash], precision[flash], cluster),
-            **_of_traffic(probes, kind, here, cluster),
-            **_of_host(probes, here & (kind == "host_update")),
+        here, gpu = (cluster_name == name) & (probes["seconds"] > 0), gpu_named(cluster.gpu)
+        # FLOP/s that a large GEMM sustains
+        sustained = np.array([gpu.sustained(one) or np.nan for one in precision.tolist()])
+        found = _of_gemms(probes, sustained, here & (kind == "gemm"))
+        flash = probes["flop_per_s"] / (sustained * flash_gain("flash2", gpu))
+        host = probes["copy_bytes_per_s"] / host_bytes_per_s(probes["gpus_per_node"])
+        rates = {
+            **_of_traffic(probes, kind, cluster),
+            "flash2_efficiency": np.where(is_flash, flash, np.nan),
+            # while all ranks of a node update
+            "host_update": np.where(kind == "host_update", host, np.nan),
         }
+        for parameter, values in rates.items():
+            # small shapes of attention are bound by their launch, which the model counts elsewhere
+            quantile = 0.9 if parameter == "flash2_efficiency" else 0.5
+            if (usable := values[here & np.isfinite(values)]).size:
+                found[parameter] = float(np.quantile(usable, quantile))
         by_cluster[name] = {
             parameter: float(np.clip(value, PARAMETERS[parameter].low, PARAMETERS[parameter].high))
             for parameter, value in found.items()
@@ -75,53 +82,24 @@ def probed_parameters(
     return by_cluster
 
 
-def _of_gemms(
-    gemms: Mapping[str, Floats], precision: Strings, cluster: Cluster
-) -> dict[str, float]:
+def _of_gemms(probes: Mapping[str, Floats], sustained: Floats, rows: Flags) -> dict[str, float]:
     """Efficiency of large GEMMs and the size at half of it, by least squares on logs."""
-    sustained = _sustained(precision, cluster)
-    if not np.isfinite(sustained).any():
+    rows = rows & np.isfinite(sustained) & (probes["m"] * probes["n"] * probes["k"] > 0)
+    if not rows.any():
         return {}
     bounds = PARAMETERS["gemm_half_size"]
     half_sizes = np.geomspace(bounds.low, bounds.high, 60)[:, None]
-    m, n, k = (gemms[name] + half_sizes for name in ("m", "n", "k"))
-    log_efficiency = np.log(2 * m * n * k / sustained / gemms["seconds"])
-    best = int(np.argmin(np.nanvar(log_efficiency, axis=1)))
+    m, n, k = (probes[name][rows] + half_sizes for name in ("m", "n", "k"))
+    log_efficiency = np.log(2 * m * n * k / sustained[rows] / probes["seconds"][rows])
+    best = int(np.argmin(log_efficiency.var(axis=1)))
     return {
-        "gemm_efficiency": float(np.exp(np.nanmean(log_efficiency[best]))),
+        "gemm_efficiency": float(np.exp(log_efficiency[best].mean())),
         "gemm_half_size": float(half_sizes[best, 0]),
     }
 
 
-def _of_flash(flop_per_s: Floats, precision: Strings, cluster: Cluster) -> dict[str, float]:
-    """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
-    gain = flash_gain("flash2", gpu_named(cluster.gpu))
-    efficiency = flop_per_s / (_sustained(precision, cluster) * gain)
-    efficiency = efficiency[np.isfinite(efficiency)]
-    if not efficiency.size:
-        return {}
-    # small shapes are bound by their launch, which the model counts elsewhere
-    return {"flash2_efficiency": float(np.quantile(efficiency, 0.9))}
-
-
-def _of_host(probes: Mapping[str, Floats], here: Flags) -> dict[str, float]:
-    """Rate of Adam on the host, while all ranks of a node update, over the usual one."""
-    if not here.any():
-        return {}
-    usual = host_bytes_per_s(probes["gpus_per_node"][here])
-    return {"host_update": float(np.median(probes["copy_bytes_per_s"][here] / usual))}
-
-
-def _sustained(precision: Strings, cluster: Cluster) -> Floats:
-    """FLOP/s that a large GEMM sustains at each precision, (n,), NaN where unknown."""
-    gpu = gpu_named(cluster.gpu)
-    return np.array([gpu.sustained(one) or np.nan for one in precision.tolist()], np.float64)
-
-
-def _of_traffic(
-    probes: Mapping[str, Floats], kind: Strings, here: Flags, cluster: Cluster
-) -> dict[str, float]:
-    """Bandwidth from large messages, inside a node and across.
+def _of_traffic(probes: Mapping[str, Floats], kind: Strings, cluster: Cluster) -> dict[str, Floats]:
+    """Shares of the bandwidth that large messages reach inside a node and across, (n,).
 
     Across nodes only probes count in which every GPU of a node took part, in one group or in
     several at once: together they use all NICs.
@@ -137,9 +115,8 @@ def _of_traffic(
     across = (nodes > 1) & (groups_of_node * ranks_of_node >= cluster.gpus_per_node)
     ring_factor = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
     bus = ring_factor * (ranks - 1) / ranks * sent / seconds
-    large = here & np.isfinite(bus) & (sent >= _LARGE_BYTES)
-    measured = {
-        "link_efficiency": (bus / link(gpu, ranks))[large & (nodes <= 1)],
-        "network_efficiency": (bus * groups_of_node / nics)[large & across],
+    bus = np.where(sent >= _LARGE_BYTES, bus, np.nan)
+    return {
+        "link_efficiency": np.where(nodes <= 1, bus / link(gpu, ranks), np.nan),
+        "network_efficiency": np.where(across, bus * groups_of_node / nics, np.nan),
     }
-    return {name: float(np.median(values)) for name, values in measured.items() if values.size}
