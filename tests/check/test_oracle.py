@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -32,12 +31,13 @@ from scaling.study.point import Point
 from scaling.train.engines.torch import refusals
 from tests.points import TINY, TINY_T5, tiny_point
 from tests.shipped import CLUSTERS
-from tests.train.conftest import lacking, skip_if_lacking
+from tests.train.conftest import skip_if_lacking
 
 pytestmark = pytest.mark.slow
 
 Memory = oracle.Rehearse
-Walk = Callable[[Point, int], dict[str, Any]]  # a point and its steps: rank 0's memory
+Walk = Callable[..., dict[str, Any]]  # a point and its steps: rank 0's memory
+Told = Callable[..., list[RankMemory]]  # a point and its ranks
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.
 WIDE = dataclasses.replace(
@@ -67,16 +67,6 @@ def wide_point(shape: ModelShape, layout: dict[str, Any]) -> Point:
     )
 
 
-POINTS = [wide_point(shape, layout) for shape, layout in LAYOUTS]
-RANKS = [[*stage_ranks(point.layout).values()] for point in POINTS]
-
-
-# One group of shards that are held twice is another engine: it holds nothing twice.
-EXTRAPOLATED = [
-    wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
-    for shard, replicas in ((None, 24), (4, 24))
-]
-
 SCHEDULED = {
     schedule: wide_point(
         dataclasses.replace(TINY, num_layers=4),
@@ -90,44 +80,34 @@ SCHEDULED = {
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Memory]:
     """One process for all of this file."""
-    with rehearsals(dataclasses.replace(POINTS[0], gpu="cpu")) as memory:
+    with rehearsals(tiny_point()) as memory:
         yield memory
 
 
-@pytest.fixture(scope="module")
-def told(memory: Memory) -> Iterator[Iterator[list[RankMemory]]]:
-    """POINTS, then EXTRAPOLATED and SCHEDULED."""
-    ends = zip(POINTS, RANKS, strict=True)
-    able = [point for point in SCHEDULED.values() if lacking(point) is None]
-    same = contextlib.nullcontext(memory)
-    with mock.patch.object(oracle, "rehearsals", return_value=same):
-        yield rank_memories([*ends, *((point, [0]) for point in [*EXTRAPOLATED, *able])])
+@pytest.fixture
+def told(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Memory of a point's ranks, as `scaling memory` tells it."""
+    monkeypatch.setattr(oracle, "rehearsals", lambda _: contextlib.nullcontext(memory))
+    return lambda point, *ranks: next(rank_memories([(point, ranks)]))
 
 
-@pytest.fixture(scope="module")
-def exact(told: Iterator[list[RankMemory]]) -> list[list[RankMemory]]:
-    return [next(told) for _ in RANKS]
-
-
-@pytest.fixture(scope="module")
-def continued(exact: object, told: Iterator[list[RankMemory]]) -> list[RankMemory]:
-    return [memory for (memory,) in told]
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def walk(memory: Memory) -> Walk:
     """Memory of rank 0 of a point, walked as it is."""
-    return lambda point, steps: memory([(point, 0, steps)])[0]
+    return lambda point, steps=STEPS: memory([(point, 0, steps)])[0]
 
 
-@pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
-def test_the_predicted_memory_is_the_engines_own(exact: list[list[RankMemory]], case: int) -> None:
-    point = POINTS[case]
+@pytest.mark.parametrize(("shape", "layout"), LAYOUTS, ids=str)
+def test_the_predicted_memory_is_the_engines_own(
+    told: Told, shape: ModelShape, layout: dict[str, Any]
+) -> None:
+    point = wide_point(shape, layout)
     (group,) = points_of_layouts(
         [point.layout], [point.shape], CLUSTERS, models=[point.model], clusters=[point.cluster]
     ).groups
     memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
-    fullest = max(exact[case], key=lambda one: one.peak_bytes)
+    ranks = told(point, *stage_ranks(point.layout).values())
+    fullest = max(ranks, key=lambda one: one.peak_bytes)
     assert memory.total[0] == pytest.approx(fullest.peak_bytes, rel=0.02)
     assert memory.phase is not None
     at_peak = fullest.phases[str(memory.phase[0])]["peak_bytes"]
@@ -148,7 +128,7 @@ def test_each_pipeline_stage_is_told_once() -> None:
 def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only(walk: Walk) -> None:
     """Ids and labels of two rounds more than `with_fewer_micro_batches` leaves, 8 bytes each."""
     point = wide_point(TINY, {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 5})
-    many, few = walk(point, 3), walk(with_fewer_micro_batches(point), STEPS)
+    many, few = walk(point, 3), walk(with_fewer_micro_batches(point))
     tokens = 2 * 1024 * 2 * 8
     for phase in ("forward", "backward", "optimizer"):
         more = {name: size + tokens for name, size in few["phases"][phase].items()}
@@ -157,29 +137,27 @@ def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only(walk: Wa
 
 @pytest.mark.parametrize("schedule", SCHEDULED)
 def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
-    continued: list[RankMemory], walk: Walk, schedule: str
+    told: Told, walk: Walk, schedule: str
 ) -> None:
     """The line for twelve equals a rehearsal of all twelve finds."""
     point = SCHEDULED[schedule]
     skip_if_lacking(point)
-    twelve = continued[len(EXTRAPOLATED) + [*SCHEDULED].index(schedule)]
-    walked = walk(point, STEPS)
-    assert twelve.phases == {
-        phase: {name: pytest.approx(size, abs=1024) for name, size in sizes.items()}
-        for phase, sizes in walked["phases"].items()
-    }
+    (twelve,) = told(point, 0)
+    for phase, sizes in walk(point)["phases"].items():
+        assert twelve.phases[phase] == pytest.approx(sizes, abs=1024)
     buffers = [each["bytes"] for each in twelve.owners if "pipelining" in each["made_by"]]
     assert max(buffers) >= 12 * 1024 * point.shape.hidden_size * 2
 
 
-@pytest.mark.parametrize("case", range(len(EXTRAPOLATED)), ids=["over all", "over four"])
+# one group of shards that are held twice is another engine: it holds nothing twice
+@pytest.mark.parametrize("shard", [None, 4])
 def test_replicas_beyond_the_walked_ones_are_extrapolated_in_their_inverse(
-    continued: list[RankMemory], walk: Walk, case: int
+    told: Told, walk: Walk, shard: int | None
 ) -> None:
-    walked = walk(with_fewer_micro_batches(EXTRAPOLATED[case]), STEPS)
-    for phase, sizes in walked["phases"].items():
-        peak = continued[case].phases[phase]["peak_bytes"]
-        assert peak == pytest.approx(sizes["peak_bytes"], rel=1e-4)
+    point = wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": 24})
+    (found,) = told(point, 0)
+    for phase, sizes in walk(with_fewer_micro_batches(point))["phases"].items():
+        assert found.phases[phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
