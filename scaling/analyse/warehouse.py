@@ -41,10 +41,7 @@ Make = Callable[[duckdb.DuckDBPyConnection], "pa.Table | dict[str, pa.Table]"]
 COMPUTED: dict[str, tuple[tuple[str, ...], Make | None]] = {
     "losses": (("planned_points",), losses.compared_losses),
     "layout_words": (("layout_choices", "comparison_groups"), layout_words.layout_words),
-    "drawn_cells": (
-        ("cells", "runs", "matched_pairs", "engine_pairs"),
-        drawn.drawn_tables,
-    ),
+    "drawn_cells": (("cells", "runs", "matched_pairs", "engine_pairs"), drawn.drawn_tables),
     **{name: (("drawn_cells",), None) for name in drawn.SCHEMAS if name != "drawn_cells"},
 }
 

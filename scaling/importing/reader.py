@@ -80,10 +80,7 @@ def read_rows(path: Path, *, rename: Mapping[str, str] | None = None) -> Table:
 
 
 def read_table(
-    path: Path,
-    *,
-    columns: Mapping[str, str] = ROW_COLUMNS,
-    rename: Mapping[str, str] | None = None,
+    path: Path, *, columns: Mapping[str, str] = ROW_COLUMNS, rename: Mapping[str, str] | None = None
 ) -> Table:
     """The columns of a CSV, JSON lines or Parquet file that are ours, checked cell by cell.
 

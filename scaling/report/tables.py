@@ -162,12 +162,15 @@ def read_tables(study_dir: Path) -> Tables:
     with duckdb.cursor() as connection:
         for name, columns in COLUMNS.items():
             path = StudyPaths(study_dir).table(name)
+            if not path.exists():
+                raise InputError(f"{path}: is missing; `scaling tabulate` writes it")
             try:
-                _check_columns(connection, path, columns)
                 rows, is_cut = _read(connection, path, name, columns)
             except (duckdb.Error, UnicodeDecodeError) as error:
-                reason = str(error).splitlines()[0]
-                raise InputError(f"{path}: is no table of this project: {reason}") from error
+                reason = str(error).splitlines()[0].rstrip("!")
+                raise InputError(
+                    f"{path}: is no table of this version: {reason}; run `scaling tabulate` again"
+                ) from error
             cells = [_plain(column) for column in zip(*rows, strict=True)]
             records[name] = [
                 dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)
@@ -175,16 +178,6 @@ def read_tables(study_dir: Path) -> Tables:
             if is_cut:
                 cut.append(name)
     return Tables(records, tuple(cut))
-
-
-def _check_columns(
-    connection: duckdb.DuckDBPyConnection, path: Path, columns: tuple[str, ...]
-) -> None:
-    if not path.exists():
-        raise InputError(f"{path}: is missing; `scaling tabulate` writes it")
-    described = connection.execute("describe from read_parquet(?)", [str(path)]).fetchall()
-    if missing := set(columns) - {row[0] for row in described}:
-        raise InputError(f"{path}: has no column {min(missing)!r}; run `scaling tabulate` again")
 
 
 def _read(

@@ -84,8 +84,7 @@ class Opened:
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on(
-            "console",
-            lambda said: self.errors.append(said.text) if said.type == "error" else None,
+            "console", lambda said: self.errors.append(said.text) if said.type == "error" else None
         )
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.route("**/*", self._only_here)

@@ -29,9 +29,7 @@ def test_a_study_that_replicates_nothing_has_no_section(tmp_path: Path) -> None:
     assert replication_section(tmp_path) is None
 
 
-def test_a_finding_is_reproduced_in_full_or_in_part(
-    tmp_path: Path,
-) -> None:
+def test_a_finding_is_reproduced_in_full_or_in_part(tmp_path: Path) -> None:
     found = section(
         tmp_path,
         ("a", None, "not testable here"),
