@@ -142,3 +142,13 @@ def test_very_many_layouts_of_a_setting_are_scored_by_some_of_them():
     rows = runs(*[1.0] * 2500)
     rows = [{**row, "vocab_size": 32000 + number} for number, row in enumerate(rows)]
     assert trial(as_table(table_of(*rows), "t")).overall.coverage_80_ratios == 1.0
+
+
+def test_only_the_rows_asked_for_are_calibrated_on():
+    predicted_s = []
+    for tested in (18.0, 27.0):
+        table = as_table(table_of(*measured(9.0, 9.0, tested, tested)), "t")
+        found = trial(table, calibrate_where="step_time_s < 10")
+        assert (found.calibrated_rows, found.tested_rows) == (2, 2)
+        predicted_s.append((1 + found.overall.step_time["bias"]) * tested)
+    assert predicted_s[0] == pytest.approx(predicted_s[1])
