@@ -65,6 +65,8 @@ def test_a_batch_that_nobody_states_is_assumed_and_said(say, facts):
     assert (code, err) == (0, "assumed: 1,024 sequences, 4.19 M tokens a step\n")
     layout = facts(*few, "--gradient-accumulation-steps", "3")["layout"]
     assert layout["gradient_accumulation_steps"] == 3
+    layout = facts(*few, "--gpus", "48", "--pp", "3")["layout"]
+    assert layout["gradient_accumulation_steps"] == 63  # 21 rounds through 3 stages
 
 
 def test_a_log_gives_number_and_layout(say, facts, log):
