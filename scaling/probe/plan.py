@@ -202,11 +202,11 @@ def _attention_task(shape: ModelShape, layout: Layout) -> Task:
 def _gemm_tasks(shape: ModelShape, layout: Layout) -> Iterator[Task]:
     """The forward GEMMs of a layer and of the head on one rank, weights split by tp."""
     tokens = layout.micro_batch_size * layout.seq_length // layout.cp
-    hidden, inner = shape.hidden_size, shape.ffn_hidden_size // layout.tp
+    inner = shape.ffn_hidden_size // layout.tp
     queries, keys = (n * shape.head_dim // layout.tp for n in (shape.num_heads, shape.num_kv_heads))
-    head = shape.vocab_size // layout.tp
-    into = [(width, hidden) for width in (queries, keys, inner, head)]
-    for n, k in (*into, (hidden, queries), (hidden, inner)):
+    head, h = shape.vocab_size // layout.tp, shape.hidden_size
+    # in this order: a plan's digest tells whether a study was probed
+    for n, k in ((queries, h), (keys, h), (h, queries), (inner, h), (h, inner), (head, h)):
         yield Task(kind="gemm", precision=layout.model_precision, m=tokens, n=n, k=k)
 
 

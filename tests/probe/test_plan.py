@@ -134,6 +134,12 @@ def test_a_plan_survives_its_file_and_its_digest_changes_with_it():
     assert dataclasses.replace(plan, world_size=2).digest != plan.digest
 
 
+def test_a_study_that_was_probed_needs_no_other_probe():
+    """The digest of a plan is kept beside its probes; another one would ask for them again."""
+    asked = points({"tp": 2, "dp": 2}, {"dp": 4, "zero_stage": 3, "zero_shard_size": 2})
+    assert probe_plan(asked, world_size=8, time_limit_s=60).digest == "37385f1b66c7d413"
+
+
 def test_bus_bandwidth_is_nccl_tests():
     # 8 ranks: 1.75, 0.875 and 1 bytes on the bus for each byte of the message
     factors = {
