@@ -85,10 +85,12 @@ def peak_of(moments: list[Moment], uncounted: Floats | float) -> Memory:
         moment = held.total
         fullest[moment > total] = index
         np.maximum(total, moment, out=total)
-    terms: dict[str, Floats] = {
-        f"{name}_bytes": np.choose(fullest, [getattr(held, name) for _, held in moments])
-        for name in TERMS
-    }
+    terms: dict[str, Floats] = {f"{name}_bytes": total for name in TERMS}
+    for index in np.flatnonzero(np.bincount(fullest)).tolist():
+        rows, held = fullest == index, moments[index][1]
+        for name in TERMS:
+            term = f"{name}_bytes"
+            terms[term] = np.where(rows, getattr(held, name), terms[term])
     terms["buffers_bytes"] = terms["buffers_bytes"] + uncounted
     phases = np.array([phase for phase, _ in moments], dtype=object)[fullest]
     return Memory(total + uncounted, terms, phases)
@@ -178,7 +180,12 @@ def stages_in(sizes: Sizes) -> list[Stage]:
     """The first, the second and the last rank's part, as far as any layout has them."""
     last = sizes.f.pp - 1
     ranks = (0.0 * last, np.minimum(1.0, last), last)[: int(sizes.f.pp.max(initial=1))]
-    return [Stage(sizes.of_later_ranks if rank.any() else sizes, rank) for rank in ranks]
+    stages = [Stage(sizes.of_later_ranks if rank.any() else sizes, rank) for rank in ranks]
+    # DeepSpeed has no buffers for messages, so only more weights make the second the fullest
+    more = sizes.is_torch or has_experts(sizes.f) or len(stages) < 3
+    if not (more or (stages[1].layers > stages[0].layers).any()):
+        del stages[1]
+    return stages
 
 
 def model_moments(
