@@ -1,4 +1,4 @@
-"""A short form of `make soak`."""
+"""A short form of `make soak`, and the cluster of these tests."""
 
 import pytest
 
@@ -18,3 +18,10 @@ def test_every_point_has_one_row_whatever_is_killed(lab):
         finally:
             end(study.runs)
     assert len(soak.struck) >= 3  # which is a matter of the machine
+
+
+def test_the_database_keeps_its_temporary_tables_apart(lab):
+    # a mariadbd that starts removes those of every other server in the same folder
+    socket = lab.folder / "sql" / "sock"
+    asked = lab.ask("mariadb", "--no-defaults", "-S", str(socket), "-Ne", "select @@tmpdir")
+    assert asked.strip() == str(lab.folder / "sql" / "tmp")

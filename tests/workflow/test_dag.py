@@ -1,8 +1,11 @@
-"""Snakemake's plan, without running it."""
+"""Snakemake's plan, without running it; paths of any kind reach the verbs as they are."""
 
 import contextlib
 import json
 import os
+import shlex
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +13,7 @@ import yaml
 from scaling.run import plan_writer, planning
 from scaling.study import grid
 from scaling.study.load import load_study
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, copy_project
 from tests.plans import fitting_plan
 from tests.processes import ended, write_program
 from tests.warm import warm_python
@@ -18,9 +21,9 @@ from tests.warm import warm_python
 pytestmark = pytest.mark.snakemake
 
 
-def snakemake(project, *options):
-    profile = ["--profile", "config/profiles/local"]
-    return ended(warm_python(), "-m", "snakemake", *profile, *options, cwd=project)
+def snakemake(project, *options, python=None):
+    command = (python or warm_python(), "-m", "snakemake", "--profile", "config/profiles/local")
+    return ended(*command, *options, cwd=project)
 
 
 def planned_jobs(project, study="quickstart"):
@@ -153,3 +156,44 @@ def test_a_rule_calls_the_scaling_of_its_container_where_one_is_asked_for(
 def test_what_a_smaller_micro_batch_rules_out_runs_where_it_is_asked_for(project):
     words = ("--dry-run", "--printshellcmds", "--config", "study=quickstart", "implied=false")
     assert " --no-implied --excluded=" in snakemake(project, *words).stdout
+
+
+# of folders of a checkout, a study and an interpreter; leaves a file if a shell runs it
+NAME = "it's größe; with space $(touch READ) 模型"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout, a study and an interpreter, each in a folder of that name."""
+    folder = tmp_path / NAME
+    folder.mkdir()
+    root = copy_project(folder)
+    (root / NAME).mkdir()
+    (root / NAME / "own.yaml").write_text((root / "config/studies/zero_stages.yaml").read_text())
+    (folder / "venv").symlink_to(Path(sys.executable).parent.parent)
+    return root, f"{NAME}/own.yaml", folder / "venv/bin/python"
+
+
+def test_every_rule_quotes_what_it_is_given(checkout):
+    root, study, python = checkout
+    asked = ("--config", f"study={study}", "mode=measure", "--dry-run", "--printshellcmds")
+    ran = snakemake(root, *asked, python=python)
+    assert ran.returncode == 0, ran.stderr
+    verbs = {}
+    for line in (ran.stdout + ran.stderr).splitlines():
+        if " -m scaling " in line:
+            words = shlex.split(line.partition("Shell command:")[2])
+            assert words[:3] == [str(python), "-m", "scaling"]
+            verbs[words[3]] = words
+    assert {"probe", "measure", "calibrate", "predict", "tabulate", "report"} <= set(verbs)
+    assert not list(root.rglob("READ"))
+
+
+def test_a_study_in_a_folder_of_such_a_name_is_planned_and_predicted(checkout):
+    root, study, python = checkout
+    ended(python, "-m", "scaling", "plan", study, cwd=root, check=True)
+    wanted = ("--config", f"study={study}", "--", "results/own/predictions.parquet")
+    ran = snakemake(root, *wanted, python=python)
+    assert ran.returncode == 0, ran.stderr
+    assert (root / "results/own/predictions.parquet").exists()
+    assert not list(root.rglob("READ"))
