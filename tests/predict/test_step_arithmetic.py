@@ -49,6 +49,14 @@ HBM, PCIE, HOST = 2.039e12 * 0.85, 25e9, 150e9  # bytes/s
         (SHORT, {"optimizer_s": PARAMS / 8 * 18 / HBM}),
         ({**SHORT, "optimizer_offload": "cpu"},
             {"optimizer_s": PARAMS / 8 * 4 / PCIE + PARAMS * 14 / HOST}),
+        # messages of two micro-batches, there and back: in the node, and over a GPU's share of NICs
+        ({**SP, "pp": 2, "gradient_accumulation_steps": 3},
+            {"pp_comm_s": 2 * 2 * 4096 * 4096 * 2 / 4 / 300e9}),
+        ({"tp": 8, "pp": 2, "gradient_accumulation_steps": 3},
+            {"pp_comm_s": 2 * 2 * 4096 * 4096 * 2 / 25e9}),
+        # a large head makes the last stage the slowest
+        ({"pp": 4, "vocab_size": 320000},
+            {"gemm_s": 6 * GEMMS / 4, "head_s": 6 * 10 * HEAD * 4096 / 312e12}),
         # all eighths of the weights pass through each node's memory
         ({"dp": 16, "zero_stage": 1, "zero_shard_size": 8, "optimizer_offload": "cpu"},
             {"optimizer_s": PARAMS / 8 * 6 / PCIE + PARAMS * 28 / HOST}),
@@ -177,6 +185,9 @@ def test_a_slow_host_bounds_a_step_of_small_kernels(points):
     assert terms["host_s"][0] > 0.8 * prediction.step_time_s[0]
     # 2 ms a layer, and three more layers' worth for embedding and head
     assert prediction.step_time_s[0] == pytest.approx(35 * 2.0e-3, rel=0.2)
+    # and four collectives a layer
+    slow = ideal_step(points({"tp": 8}), host_collective_s=1.0)
+    assert slow.total == pytest.approx(35 * 4 * 1.5, rel=1e-3)
 
 
 def test_a_pipeline_over_efa_stalls_without_zero_and_not_with_it(points):
