@@ -23,15 +23,23 @@ SURE = {
 def predict(folder, points, rates, **facts):
     """Write predictions of these rates (tokens/s)."""
     records = [
-        {"point_id": one.point_id, "predicted_step_time_s": 1024 / rate, **SURE, **facts}
-        for one, rate in zip(points, rates, strict=True)
-    ]
-    seconds = [record["predicted_step_time_s"] for record in records]
-    records = [
-        record | {"low": at / 1.1, "high": at * 1.1}
-        for record, at in zip(records, seconds, strict=True)
-    ]
+        {"point_id": one.point_id, "predicted_step_time_s": at, "low": at / 1.1, "high": at * 1.1,
+         **SURE, **facts}
+        for one, at in ((one, 1024 / rate) for one, rate in zip(points, rates, strict=True))
+    ]  # fmt: skip
     write_table(StudyPaths(folder).predictions, pa.Table.from_pylist(records))
+
+
+def stages(*numbers, size=2):
+    return [some_point(size, zero_stage=number) for number in numbers]
+
+
+@pytest.fixture
+def measured(tabulated):
+    """Tables of points that ran at these rates (tokens/s)."""
+    return lambda points, rates: tabulated(
+        points, [ran(one, rate) for one, rate in zip(points, rates, strict=True)]
+    )
 
 
 def test_a_single_run_has_its_own_rate_and_the_usual_noise(tabulated):
@@ -44,10 +52,9 @@ def test_a_single_run_has_its_own_rate_and_the_usual_noise(tabulated):
     assert (found["level"], found["single_run"], found["runs"]) == (0.95, True, 1)
 
 
-def test_repeats_are_joined_in_their_geometric_mean(tabulated):
+def test_repeats_are_joined_in_their_geometric_mean(measured):
     points = [some_point(repeat=repeat) for repeat in range(2)]
-    rows = [ran(one, rate) for one, rate in zip(points, (100, 144), strict=True)]
-    (found,) = tabulated(points, rows)("estimates")
+    (found,) = measured(points, (100, 144))("estimates")
     assert found["tokens_per_s"] == pytest.approx(120)
     assert (found["runs"], found["ok_runs"], found["outcome"]) == (2, 2, "ok")
     assert found["single_run"] is False
@@ -78,24 +85,18 @@ def test_a_layout_that_failed_in_every_repeat_keeps_its_commonest_outcome(tabula
 
 
 def test_failures_come_behind_what_ran_and_have_no_share(tabulated):
-    points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
+    points = stages(0, 1, 3)
     rows = [row(points[0], "oom"), ran(points[1], 100), ran(points[2], 200)]
-    found = tabulated(points, rows)("estimates")
-    assert [(one["position"], one["outcome"]) for one in found] == [
-        (1, "ok"), (2, "ok"), (3, "oom"),
-    ]  # fmt: skip
-    assert [one["p_best"] for one in found] == [
-        pytest.approx(1, abs=1e-3), pytest.approx(0, abs=1e-3), None,
-    ]  # fmt: skip
-    assert [one["share_of_best"] for one in found] == [
-        pytest.approx(1, abs=1e-3), pytest.approx(0.5, rel=1e-3), None,
-    ]  # fmt: skip
+    *some, failed = tabulated(points, rows)("estimates")
+    assert [(one["position"], one["outcome"]) for one in some] == [(1, "ok"), (2, "ok")]
+    assert [one["p_best"] for one in some] == pytest.approx([1, 0], abs=1e-3)
+    assert [one["share_of_best"] for one in some] == pytest.approx([1, 0.5], abs=5e-4)
+    assert (failed["position"], failed["outcome"]) == (3, "oom")
+    assert (failed["p_best"], failed["share_of_best"]) == (None, None)
 
 
-def test_equal_layouts_are_too_close_to_call_and_a_slower_one_is_not(tabulated):
-    points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
-    rows = [ran(one, rate) for one, rate in zip(points, (100, 100.1, 80), strict=True)]
-    table = tabulated(points, rows)
+def test_equal_layouts_are_too_close_to_call_and_a_slower_one_is_not(measured):
+    table = measured(stages(0, 1, 3), (100, 100.1, 80))
     assert {one["zero_stage"]: one["close"] for one in table("estimates")} == {
         0: True, 1: True, 3: False,
     }  # fmt: skip
@@ -106,12 +107,10 @@ def test_equal_layouts_are_too_close_to_call_and_a_slower_one_is_not(tabulated):
     assert losses[3] == pytest.approx(0.2, abs=0.02)
 
 
-def test_a_layout_is_kept_where_another_one_gains_less_than_2_per_cent(tabulated):
+def test_a_layout_is_kept_where_another_one_gains_less_than_2_per_cent(measured):
     """ZeRO-1 leads at 1 and 4 GPUs, ZeRO-3 by 1 % at 2."""
-    rates = {(1, 1): 100, (1, 3): 80, (2, 1): 198, (2, 3): 200, (4, 1): 400, (4, 3): 300}
-    points = {key: some_point(key[0], zero_stage=key[1]) for key in rates}
-    rows = [ran(points[key], rate) for key, rate in rates.items()]
-    table = tabulated([*points.values()], rows)
+    points = [one for size in (1, 2, 4) for one in stages(1, 3, size=size)]
+    table = measured(points, (100, 80, 198, 200, 400, 300))
     sizes = table("sizes")
     assert [one["layout_name"] for one in sizes] == ["ZeRO-1"] * 3
     assert [one["fastest_layout_name"] for one in sizes] == ["ZeRO-1", "ZeRO-3", "ZeRO-1"]
@@ -122,10 +121,9 @@ def test_a_layout_is_kept_where_another_one_gains_less_than_2_per_cent(tabulated
     assert table("crossovers") == []
 
 
-def test_a_change_of_layout_has_its_gain_and_where_the_lines_cross(tabulated):
-    rates = {(1, 1): 100, (1, 3): 80, (4, 1): 200, (4, 3): 250}
-    points = {key: some_point(key[0], zero_stage=key[1]) for key in rates}
-    table = tabulated([*points.values()], [ran(points[key], rates[key]) for key in rates])
+def test_a_change_of_layout_has_its_gain_and_where_the_lines_cross(measured):
+    points = [*stages(1, 3, size=1), *stages(1, 3, size=4)]
+    table = measured(points, (100, 80, 200, 250))
     (found,) = table("crossovers")
     assert (found["before_name"], found["after_name"]) == ("ZeRO-1", "ZeRO-3")
     assert found["gain"] == pytest.approx(1.25)
@@ -134,10 +132,8 @@ def test_a_change_of_layout_has_its_gain_and_where_the_lines_cross(tabulated):
     assert found["crossing_probability"] > 0.99
 
 
-def test_the_advised_layout_has_its_runner_up_and_its_share_of_ideal(tabulated):
-    one, two, other = some_point(1), some_point(2), some_point(2, zero_stage=3)
-    rows = [ran(one, 100), ran(two, 150), ran(other, 120)]
-    small, large = tabulated([one, two, other], rows)("sizes")
+def test_the_advised_layout_has_its_runner_up_and_its_share_of_ideal(measured):
+    small, large = measured([some_point(1), *stages(1, 3)], (100, 150, 120))("sizes")
     assert (small["efficiency"], small["runner_up_layout_name"]) == (pytest.approx(1), None)
     assert large["runner_up_layout_name"] == "ZeRO-3"
     assert large["runner_up_share"] == pytest.approx(0.8)
@@ -146,18 +142,16 @@ def test_the_advised_layout_has_its_runner_up_and_its_share_of_ideal(tabulated):
     assert (large["candidates"], large["tried"], large["failed"]) == (2, 2, 0)
 
 
-def test_colours_go_to_the_advised_layouts_then_to_the_likeliest_others(tabulated):
-    points = [some_point(size, zero_stage=stage) for size in (1, 2) for stage in (0, 1, 2, 3)]
-    rates = (90, 100, 70, 80, 110, 100, 99, 90)
-    rows = [ran(one, rate) for one, rate in zip(points, rates, strict=True)]
-    found = tabulated(points, rows)("estimates")
+def test_colours_go_to_the_advised_layouts_then_to_the_likeliest_others(measured):
+    points = [*stages(0, 1, 2, 3, size=1), *stages(0, 1, 2, 3)]
+    found = measured(points, (90, 100, 70, 80, 110, 100, 99, 90))("estimates")
     slots = {one["zero_stage"]: one["slot"] for one in found}
     assert (slots[1], slots[0]) == (1, 2)
     assert sorted(slots.values()) == [1, 2, 3, 4]
 
 
 def test_what_ran_speaks_before_its_prediction_which_stays_as_it_was_made(tabulated, tmp_path):
-    points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
+    points = stages(1, 3)
     predict(tmp_path, points, (130, 120))
     table = tabulated(points, [ran(points[0], 100)])
     found = {(one["zero_stage"], one["source"]): one for one in table("estimates")}
@@ -191,7 +185,7 @@ def test_a_size_that_did_not_run_is_predicted_with_80_per_cent(tabulated, tmp_pa
 def test_a_layout_with_less_than_95_per_cent_to_fit_is_not_advised(
     tabulated, tmp_path, chance, advised
 ):
-    points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
+    points = stages(1, 3)
     predict(tmp_path, points[1:], (100,))
     rows = StudyPaths(tmp_path).predictions
     (sure,) = read(rows)
@@ -246,7 +240,6 @@ def test_a_layout_with_allocator_retries_is_marked_and_never_advised(tabulated):
 
 
 def test_a_cpu_that_somebody_else_used_has_a_load_above_one(tabulated):
-
     one = point(layout(2), model="tiny", cluster="laptop", gpu="cpu")
     (found,) = tabulated([one], [ran(one, 100, load_average=5.0)])("estimates")
     assert found["load"] == pytest.approx(2.5)

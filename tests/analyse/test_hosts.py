@@ -57,31 +57,18 @@ def test_nothing_is_said_of_what_cannot_be_compared(hosts):
     assert slow_in_runs(np.linspace(0, 1, 6), groups, column) == []
 
 
-def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None, stride=None, precision="bf16"):
+def probe(host, slowdown, **facts):
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Probe))
-    return Probe(
-        **{
-            **nothing,
-            "cluster": "c",
-            "gpu": "h100-80gb",
-            "gpus_per_node": 8,
-            "kind": kind,
-            "outcome": "ok",
-            "precision": precision,
-            "host": host,
-            "peer_host": peer_host,
-            "m": size,
-            "stride": stride,
-            "seconds": 1.0,
-            "slowdown": slowdown,
-            "started_at": "2026-01-01T00:00:00+00:00",
-        }
-    )
+    usual = {
+        "cluster": "c", "gpu": "h100-80gb", "gpus_per_node": 8, "kind": "gemm", "outcome": "ok",
+        "precision": "bf16", "m": 1, "seconds": 1.0, "started_at": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    return Probe(**{**nothing, **usual, "host": host, "slowdown": slowdown, **facts})
 
 
 def test_a_host_that_is_slow_at_most_sizes_is_named_with_its_median():
-    rows = [probe("a", s, size=n) for n, s in enumerate((1.1, 1.3, 1.4))]
-    rows += [probe("b", 1.0, size=n) for n in range(3)]
+    rows = [probe("a", s, m=n) for n, s in enumerate((1.1, 1.3, 1.4))]
+    rows += [probe("b", 1.0, m=n) for n in range(3)]
     (named,) = slow_in_probes(rows)
     assert (named.host, named.kind, named.slowdown, named.count) == ("a", "gemm", 1.3, 3)
 
@@ -104,7 +91,7 @@ def test_without_peers_nobody_is_slow():
 
 
 def test_a_host_slow_in_one_precision_is_named():
-    rows = [probe("a", 1.5, size=n) for n in range(3)]
-    rows += [probe("a", 1.0, size=n, precision="fp8") for n in range(2)]
+    rows = [probe("a", 1.5, m=n) for n in range(3)]
+    rows += [probe("a", 1.0, m=n, precision="fp8") for n in range(2)]
     (named,) = slow_in_probes(rows)
     assert (named.slowdown, named.count) == (1.5, 5)

@@ -18,12 +18,8 @@ def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
     """The point's tokens at this rate, interval of the rate ± noise (ratio)."""
     low, high = tokens_per_s * (1 - noise), tokens_per_s * (1 + noise)
     tokens = point_columns(point)["tokens_per_step"]
-    times = {
-        "step_time_s": tokens / tokens_per_s,
-        "step_time_low_s": tokens / high,
-        "step_time_high_s": tokens / low,
-    }
-    return dataclasses.replace(row(point, **times), **changes)
+    times = {"step_time_low_s": tokens / high, "step_time_high_s": tokens / low}
+    return row(point, **{"step_time_s": tokens / tokens_per_s, **times, **changes})
 
 
 def test_rates_follow_from_the_step_time_and_mfu_from_the_peak(tabulated):
