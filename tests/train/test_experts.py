@@ -18,36 +18,25 @@ from tests.train.conftest import Learn, Train
 from tests.train.covering import Case, covering, product
 from tests.train.reference import Curve, reference_curve
 from tests.train.test_model import blueprint
-from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
+from tests.train.test_oracles import IDS, as_llama, decoder, logits_of, renamed
 from tests.train.test_parity import CLIPPING, bounds, learned_point, refused
 
-MIXED = dataclasses.replace(
-    TINY,
-    num_experts=4,
-    experts_per_token=2,
-    expert_ffn_hidden_size=48,
-)
+MIXED = dataclasses.replace(TINY, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=48)
 
 
-def with_experts(ours: dict[str, torch.Tensor], shape: ModelShape, names: dict[str, str]):
-    """Weights by transformers' names; gate and up are one, `names` are of norms of heads."""
-    dense = {
-        name: weight if "feed_forward." not in name else weight[:0] for name, weight in ours.items()
+def as_qwen3(ours: dict[str, torch.Tensor], shape: ModelShape) -> dict[str, torch.Tensor]:
+    """Weights by transformers' names, of which gate and up are one."""
+    layer, experts = "model.layers.{}.", "layers.{}.feed_forward.experts"
+    names = {
+        f"{layer}mlp.gate.weight": "layers.{}.feed_forward.router.weight",
+        f"{layer}mlp.experts.gate_up_proj": f"{experts}.both",
+        f"{layer}mlp.experts.down_proj": f"{experts}.down",
+        f"{layer}self_attn.q_norm.weight": "layers.{}.attention.query_norm.weight",
+        f"{layer}self_attn.k_norm.weight": "layers.{}.attention.key_norm.weight",
     }
-    for i in range(shape.num_layers):
-        for part in ("gate", "up", "down"):
-            dense.setdefault(f"layers.{i}.feed_forward.{part}", torch.empty(0))
-    theirs = {n: w for n, w in as_llama(dense, shape).items() if ".mlp." not in n}
-    for i in range(shape.num_layers):
-        a, b = f"layers.{i}.feed_forward.", f"model.layers.{i}."
-        theirs[f"{b}mlp.gate.weight"] = ours[f"{a}router.weight"]
-        gate, up = ours[f"{a}experts.gate"], ours[f"{a}experts.up"]
-        theirs[f"{b}mlp.experts.gate_up_proj"] = torch.cat((gate, up), 1)
-        theirs[f"{b}mlp.experts.down_proj"] = ours[f"{a}experts.down"]
-        for theirs_named, name in names.items():
-            scale = ours[f"layers.{i}.attention.{name}.weight"]
-            theirs[f"{b}self_attn.{theirs_named}.weight"] = scale
-    return theirs
+    for held in map(experts.format, range(shape.num_layers)):
+        ours[f"{held}.both"] = torch.cat((ours[f"{held}.gate"], ours[f"{held}.up"]), 1)
+    return as_llama(ours, shape, mlp=()) | renamed(ours, names, shape.num_layers)
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -58,24 +47,13 @@ def test_a_qwen3_of_experts_gives_the_logits_of_transformers(normalised: bool) -
         MIXED, query_key_norm=True, normalised_router=normalised, head_dim=16
     )
     ours = decoder(shape, routing="learned")
-    theirs = Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(  # type: ignore[call-arg]
-            vocab_size=256,
-            hidden_size=64,
-            moe_intermediate_size=48,
-            num_hidden_layers=4,
-            num_attention_heads=8,
-            num_key_value_heads=4,
-            head_dim=16,
-            num_experts=4,
-            num_experts_per_tok=2,
-            norm_topk_prob=normalised,
-            rms_norm_eps=1e-5,
-            rope_theta=10_000.0,
-        )
-    )
-    norms = {"q_norm": "query_norm", "k_norm": "key_norm"}
-    theirs.load_state_dict(with_experts(dict(ours.named_parameters()), shape, norms))
+    config = Qwen3MoeConfig(  # type: ignore[call-arg]
+        vocab_size=256, hidden_size=64, moe_intermediate_size=48, num_hidden_layers=4,
+        num_attention_heads=8, num_key_value_heads=4, head_dim=16, num_experts=4,
+        num_experts_per_tok=2, norm_topk_prob=normalised, rms_norm_eps=1e-5, rope_theta=10_000.0,
+    )  # fmt: skip
+    theirs = Qwen3MoeForCausalLM(config)
+    theirs.load_state_dict(as_qwen3(dict(ours.named_parameters()), shape))
     torch.testing.assert_close(logits_of(ours), theirs(IDS).logits, atol=1e-4, rtol=0)
 
 

@@ -23,11 +23,8 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from scaling.layout.layout import Layout
 from scaling.train.model import blueprint as blueprints
-from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Layer, loss_function
-from scaling.train.parallel.tensor import TensorParallel
 from tests.train.test_layer_kernels import (
     ATTENTION_SHARES,
     BANDWIDTH,
@@ -35,9 +32,9 @@ from tests.train.test_layer_kernels import (
     PEAK,
     PRODUCTS_SHARE,
     TOKENS,
+    plan_of,
     predicted_bytes,
 )
-from tests.train.test_model import CPU
 
 triton = pytest.importorskip("triton")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Inductor's own
@@ -51,6 +48,7 @@ _PROPERTIES = types.SimpleNamespace(
     name="NVIDIA H100", minor=0, gcnArchName="", total_memory=80 * 2**30, **_FACTS
 )
 _TARGET = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+PLAN = plan_of(LLAMA_7B, 1, TOKENS)
 TORCHTITAN_S = 9050e-6  # its compiled layer, by the same roofline
 
 
@@ -202,11 +200,6 @@ def codes_of(call: Callable[[], Tensor]) -> list[Code]:
     return codes
 
 
-def plan() -> Blueprint:
-    layout = Layout(seq_length=TOKENS, precision="bf16", attention="flash2")
-    return Blueprint(shape=LLAMA_7B, layout=layout, tp=TensorParallel(), seed=0, device=CPU)
-
-
 def _undrawn(_: str, shape: tuple[int, ...], **__: Any) -> Tensor:
     return torch.empty(*shape)
 
@@ -245,7 +238,7 @@ def test_a_compiled_7b_layer_is_no_slower_than_torchtitans(
 ) -> None:
     monkeypatch.setattr(blueprints, "initial_weight", _undrawn)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        layer = Layer(plan(), 0)
+        layer = Layer(PLAN, 0)
         x = torch.empty(1, TOKENS, LLAMA_7B.hidden_size, dtype=torch.bfloat16, requires_grad=True)
         forward, backward = codes_of(lambda: layer(x))
     assert (forward.products, backward.products) == (7, 14)
@@ -267,7 +260,7 @@ def test_a_compiled_loss_reads_logits_twice_and_writes_16_bit_gradients() -> Non
     """So it adds 6 % to the three products of a 7B's head."""
     sizes = (1, TOKENS, LLAMA_7B.vocab_size)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        loss = loss_function(plan())
+        loss = loss_function(PLAN)
         logits = torch.empty(*sizes, dtype=torch.bfloat16, requires_grad=True)
         labels = torch.empty(sizes[:2], dtype=torch.int64)
         forward, backward = codes_of(lambda: loss(logits, labels))

@@ -56,7 +56,9 @@ def renamed(ours: Weights, names: dict[str, str], layers: int = 0) -> Weights:
     }
 
 
-def as_llama(ours: Weights, shape: ModelShape) -> Weights:
+def as_llama(
+    ours: Weights, shape: ModelShape, mlp: tuple[str, ...] = ("gate", "up", "down")
+) -> Weights:
     layer = "model.layers.{}."
     names = {
         "model.embed_tokens.weight": "embedding.weight",
@@ -67,7 +69,7 @@ def as_llama(ours: Weights, shape: ModelShape) -> Weights:
     }
     for part in ("query", "key", "value", "output"):
         names[f"{layer}self_attn.{part[0]}_proj.weight"] = f"layers.{{}}.attention.{part}"
-    for part in ("gate", "up", "down"):
+    for part in mlp:
         names[f"{layer}mlp.{part}_proj.weight"] = f"layers.{{}}.feed_forward.{part}"
     return renamed(ours, names, shape.num_layers)
 
