@@ -12,6 +12,7 @@ every rank has as many micro-batches in flight as the first one. Rehearsals coun
 """
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,7 +124,7 @@ class Sizes:
         self.gradients_stay: Flags = stay & self.is_torch
         self.layer = layer_memory(f, self.gradients_stay)
 
-    @property
+    @functools.cached_property
     def of_later_ranks(self) -> "Sizes":
         """The same without the first layers, which may have no experts."""
         f = self.f
