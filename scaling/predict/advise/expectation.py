@@ -80,7 +80,9 @@ def expect(
     prediction = predict(points, calibration)
     step_s = float(prediction.step_time_s[0])
     tokens = float(points.tokens_per_step[0]) / layout.world_size  # a GPU's in a step
-    given = given or tokens / (step_time_s or math.nan)
+    if given is None:
+        assert step_time_s is not None
+        given = tokens / step_time_s
     low, high = tokens / float(prediction.high[0]), tokens / float(prediction.low[0])
     flops = model_flops_per_token(search.shape, layout.seq_length)
     peak = group.gpu.peaks[layout.precision]

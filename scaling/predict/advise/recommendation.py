@@ -84,7 +84,7 @@ def recommend(
         shown=lambda found: _fitting(found)[:top],
         rehearse=lambda rows: rehearse([search.point(layouts[row]) for row in rows]),
     )
-    best = best_of(search, layouts, points, prediction, top)
+    best = _best_of(search, layouts, points, prediction, top)
     if not best:
         least = float(np.min(prediction.need_bytes)) / 2**30
         raise NoLayoutError(
@@ -94,7 +94,7 @@ def recommend(
     return best
 
 
-def best_of(
+def _best_of(
     search: Search, layouts: Sequence[Layout], points: Points, prediction: Prediction, top: int
 ) -> list[Ranked]:
     """The `top` layouts of a search that fit, fastest first."""
