@@ -24,16 +24,13 @@ def attach_catalogue(
     connection.execute("create schema catalogue")
     facts = ("name", "vendor", "memory_bytes", "tdp_w")
     gpus = [{fact: getattr(gpu, fact) for fact in facts} for gpu in GPUS.values()]
-    prices = pa.table(
-        {
-            "name": pa.array(list(clusters), pa.string()),
-            "usd_per_gpu_hour": pa.array(
-                [cluster.usd_per_gpu_hour for cluster in clusters.values()], pa.float64()
-            ),
-        }
+    prices = {name: cluster.usd_per_gpu_hour for name, cluster in clusters.items()}
+    priced = pa.table(
+        [pa.array(list(prices), pa.string()), pa.array(list(prices.values()), pa.float64())],
+        ["name", "usd_per_gpu_hour"],
     )
     make_table(connection, "catalogue.gpus", pa.Table.from_pylist(gpus))
-    make_table(connection, "catalogue.clusters", prices)
+    make_table(connection, "catalogue.clusters", priced)
     axes = [
         {
             "axis_order": order,

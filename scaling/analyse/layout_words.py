@@ -18,28 +18,24 @@ def layout_words(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     rows = connection.sql(
         f"select group_id, layout, gpus_per_node, {', '.join(axes)} "
         "from layout_choices join comparison_groups using (group_id)"
-    ).fetchall()
-    choices = [dict(zip(axes, row[3:], strict=True)) for row in rows]
-    names = [layout_name(chosen, row[2]) for chosen, row in zip(choices, rows, strict=True)]
-    alike = Counter((row[0], name) for row, name in zip(rows, names, strict=True))
+    ).to_arrow_table()
+    layouts, groups = rows.select(axes).to_pylist(), rows["group_id"].to_pylist()
+    names = list(map(layout_name, layouts, rows["gpus_per_node"].to_pylist()))
+    alike = Counter(zip(groups, names, strict=True))
     stated = {
-        (row[0], name)
-        for row, chosen in zip(rows, choices, strict=True)
-        for name, value in chosen.items()
-        if value is not None
+        (group, name)
+        for group, chosen in zip(groups, layouts, strict=True)
+        for name in axes
+        if chosen[name] is not None
     }
-    for place, (row, chosen) in enumerate(zip(rows, choices, strict=True)):
-        if alike[row[0], names[place]] > 1:
-            open_ = [
-                AXES[name].text.title
-                for name, value in chosen.items()
-                if value is None and not AXES[name].optional and (row[0], name) in stated
-            ]
-            names[place] += f" ({', '.join(open_)} unstated)" if open_ else ""
-    return pa.table(
-        {
-            "group_id": pa.array([row[0] for row in rows], pa.int64()),
-            "layout": pa.array([row[1] for row in rows], pa.string()),
-            "layout_name": pa.array(names, pa.string()),
-        }
+    for place, (group, chosen) in enumerate(zip(groups, layouts, strict=True)):
+        open_ = [
+            AXES[name].text.title
+            for name in axes
+            if chosen[name] is None and not AXES[name].optional and (group, name) in stated
+        ]
+        if open_ and alike[group, names[place]] > 1:
+            names[place] += f" ({', '.join(open_)} unstated)"
+    return rows.select(["group_id", "layout"]).append_column(
+        "layout_name", pa.array(names, pa.string())
     )
