@@ -10,7 +10,6 @@ from scaling.arrays import Floats
 _STEPS = 10  # how many of the first losses are compared
 _GROWTH = 2.0  # of rounding from one step to the next
 _SPREADS = 10.0  # rounding that rows show is allowed this often: layouts differ by more
-_AT_ONCE = 30_000  # rows of whole trainings: what fits a cache is compared twice as fast
 _FEWEST_ALONE = 3  # layouts of one process that show what rounding is: of two both may be wrong
 # Layouts of one training (same model, routing, seed, batch, length, precision, clipping and stack)
 # start from the same weights and see the same tokens. The steps that all of them ran are compared;
@@ -58,13 +57,6 @@ def compared_losses(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     a mark: the row stays measured.
     """
     rows = connection.sql(_ROWS).to_arrow_table()
-    part = rows["training"].to_numpy() % (len(rows) // _AT_ONCE + 1)
-    parts = (rows.filter(part == number) for number in np.unique(part))
-    return pa.concat_tables([_compared(rows.slice(0, 0)), *map(_compared, parts)])
-
-
-def _compared(rows: pa.Table) -> pa.Table:
-    """The same for the rows of some trainings."""
     flat = rows["told"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     values = np.asarray(flat, dtype=float).reshape(-1, 1 + _STEPS)  # NaN after the last
     training, placed, sizes, norm_bound, loss_bound = (
