@@ -1,6 +1,7 @@
 """Seconds that one layer, the head and the host take for one micro-batch: a roofline per operator.
 
-The factor of a pass is 1 for forward, 2 for backward, and what is recomputed.
+The factor of a pass is 1 for forward, 2 for backward, and 1 for what is recomputed: full
+checkpointing runs a whole forward again.
 """
 
 from collections.abc import Mapping
@@ -37,19 +38,18 @@ def layer_time(
     Kernels come by the names of TIME_TERMS: GEMMs by shape, attention by kernel, element-wise
     operators by the bytes they move. The host's time is that of launches, without collectives.
     """
-    # full checkpointing runs a whole forward pass again
-    recomputed = f.full * 1.0
-    scores_recomputed = (f.full | f.selective) * 1.0
     hbm = hbm_bytes_per_s(group)
-    gemm = _gemm_s(f, p, recomputed)
-    elementwise = _elementwise_s(f, p, recomputed, hbm)
+    gemm, elementwise = _gemm_s(f, p), _elementwise_s(f, p, hbm)
     if has_experts(f):
         expert_gemm, expert_elementwise = _expert_s(f, p, hbm)
         gemm, elementwise = gemm + expert_gemm, elementwise + expert_elementwise
-    attention = _attention_s(f, p, scores_recomputed, hbm)
     hooks = np.where(f.zero_stage >= 3, group.stack.zero_3_hooks, 0.0)
-    host = p["host_layer_s"] * (1 + hooks) * (1 + recomputed / 3)
-    return {"gemm_s": gemm, "attention_s": attention, "elementwise_s": elementwise}, host
+    host = p["host_layer_s"] * (1 + hooks) * (1 + f.full / 3)
+    return {
+        "gemm_s": gemm,
+        "attention_s": _attention_s(f, p, hbm),
+        "elementwise_s": elementwise,
+    }, host
 
 
 def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
@@ -107,7 +107,7 @@ def _gemm_flops(m: Floats, n: Floats, k: Floats, half: float) -> Floats:
     return np.asarray(2 * (m + half) * (n + half) * (k + half))
 
 
-def _gemm_s(f: Features, p: Mapping[str, float], recomputed: Floats) -> Floats:
+def _gemm_s(f: Features, p: Mapping[str, float]) -> Floats:
     """Query-key-value and output projections, up (and gate) and down of the feed-forward."""
     h, tp, half = f.hidden_size, f.tp, p["gemm_half_size"]
     ffn = f.ffn_hidden_size / tp
@@ -115,8 +115,8 @@ def _gemm_s(f: Features, p: Mapping[str, float], recomputed: Floats) -> Floats:
     attention = attention + _gemm_flops(f.tokens, h, f.query_width / tp, half)
     mlp = _gemm_flops(f.tokens, f.mlp_inputs * ffn, h, half)
     mlp = mlp + _gemm_flops(f.tokens, h, ffn, half)
-    flops = (attention * f.attention_weights * f.attentions + mlp) * (3 + recomputed)
-    return flops / (f.gemm_peak * p["gemm_efficiency"])
+    flops = (attention * f.attention_weights * f.attentions + mlp) * (3 + f.full)
+    return np.asarray(flops / (f.gemm_peak * p["gemm_efficiency"]))
 
 
 def _expert_s(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats, Floats]:
@@ -131,7 +131,6 @@ def _expert_s(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats, 
     """
     h, width = f.hidden_size, f.expert_ffn / f.etp
     tokens = f.tokens / f.tp
-    recomputed = f.full * 1.0
     copies = tokens * f.experts_per_token * busiest_load(f)  # for a rank's experts, x 1 / etp
     experts = np.maximum(f.num_experts / f.ep, 1.0)
     m, half = copies * f.etp / experts, p["expert_half_size"]
@@ -141,17 +140,18 @@ def _expert_s(f: Features, p: Mapping[str, float], hbm: float) -> tuple[Floats, 
     router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
     passed = _PASSES * h * f.etp + _FFN_PASSES * f.expert_ffn
     moved = copies * f.element_bytes * passed
-    gemm = f.expert_share * ((up + down) * (3 + recomputed) / rate + router)
-    return gemm, f.expert_share * moved * (1 + recomputed / 3) / hbm
+    gemm = f.expert_share * ((up + down) * (3 + f.full) / rate + router)
+    return gemm, f.expert_share * moved * (1 + f.full / 3) / hbm
 
 
-def _attention_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float) -> Floats:
+def _attention_s(f: Features, p: Mapping[str, float], hbm: float) -> Floats:
     """Products of queries with keys and of scores with values.
 
     Forward takes 4 s^2 width FLOPs, backward 2 times that, or 2.5 in flash kernels, which recompute
     the scores. Flash kernels skip the masked half; matmul-softmax-matmul does not, and reads and
     writes its s x s scores several times.
     """
+    recomputed = f.full | f.selective
     forward = 4 * f.seq_length * f.seq_length * f.query_width / (f.tp * f.cp) * f.micro_batch_size
     forward = forward * f.attentions
     efficiency = p["flash2_efficiency"] * np.where(f.flash1, _FLASH1, f.flash_gain)
@@ -163,7 +163,7 @@ def _attention_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: f
     return np.where(f.math | f.fused_softmax, unfused, flash)
 
 
-def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float) -> Floats:
+def _elementwise_s(f: Features, p: Mapping[str, float], hbm: float) -> Floats:
     """Norms and residuals, activation, rotary embedding, biases, casts of low-precision GEMMs.
 
     tp shards norms and residuals only under sequence_parallel. The rest is counted: passes over the
@@ -175,7 +175,7 @@ def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm:
     moved = f.tokens * f.element_bytes * (norms + sharded / f.tp)
     if (f.cast_bytes > 0).any():
         moved = moved + f.cast_bytes * _cast_elements(f)
-    return moved * (1 + recomputed / 3) / hbm
+    return moved * (1 + f.full / 3) / hbm
 
 
 def _cast_elements(f: Features) -> Floats:
