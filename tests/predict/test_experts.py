@@ -182,6 +182,8 @@ def test_all_wait_for_the_rank_of_the_fullest_expert(points):
         quiet_step(points({**row, "ep": 8, "routing": r})) for r in ("balanced", "skewed:2")
     )
     assert skewed.terms["ep_comm_s"] == pytest.approx(2 * even.terms["ep_comm_s"])
+    busier = skewed.terms["gemm_s"] - even.terms["gemm_s"]
+    assert busier == pytest.approx(FLOP_S * 2 * EXPERT)
     # a rank with 4 of 8 experts: one of twice the mean, three of 6 / 7
     four = quiet_step(points({**row, "ep": 2, "routing": "skewed:2"})).terms["ep_comm_s"]
     fair = quiet_step(points({**row, "ep": 2})).terms["ep_comm_s"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.cluster.hardware import GPUS
-from scaling.predict.cost import communication
+from scaling.predict.cost import communication, compute
 from scaling.predict.cost.links import link, ring_s
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
@@ -97,6 +97,13 @@ FEW_KEYS = {"framework": "Megatron-LM", "tp": 8, "num_kv_heads": 2}
 def test_a_choice_changes_a_term_by_a_factor(points, row, other, term, ratio, off):
     found, before = (ideal_step(points(one)).terms[term] for one in (row, other))
     assert found / before == pytest.approx(ratio, rel=off)
+
+
+def test_a_head_multiplies_at_the_rate_of_gemms_and_passes_over_its_logits(points, monkeypatch):
+    monkeypatch.setattr(compute, "_LOGIT_PASSES", 8.0)
+    found = ideal_step(points({"tp": 4}), gemm_efficiency=0.5).terms["head_s"]
+    passes = 8 * 4 * 4096 * 32000 / 4 / HBM
+    assert found == pytest.approx(6 * HEAD * 4096 / 4 / 156e12 + passes)
 
 
 def test_tp_ranks_wait_for_what_their_gemms_do_not_hide(points):
