@@ -25,6 +25,9 @@ CP = {"cp": 4, "num_kv_heads": 8}
 EXCHANGE = 32 * 4096 / 4 * 2 * (4096 + 1024) * 2 * 3 / 4 / 300e9
 SHORT = {"dp": 8, "zero_stage": 1, "optimizer_precision": "bf16"}
 HBM, PCIE, HOST = 2.039e12 * 0.85, 25e9, 150e9  # bytes/s
+# FLOPs of a layer's scores and values forward, its scores, seconds of passes that are no norms
+SCORES, HEADS = 4 * 4096**2 * 4096, 32 * 4096**2
+OTHERS = 4096 * 2 * (9 * 11008 + 10 * 4096) / HBM
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,16 @@ HBM, PCIE, HOST = 2.039e12 * 0.85, 25e9, 150e9  # bytes/s
         ({"activation_checkpointing": "full"}, {"gemm_s": 8 * GEMMS}),
         # flash attention: the causal half, and scores again in backward
         ({}, {"attention_s": 32 * 3.5 * (4 * 4096**2 * 4096 / 2) / (312e12 * 0.5)}),
+        ({"attention": "flash1", "cp": 4, "micro_batch_size": 2},
+            {"attention_s": 32 * 3.5 * (SCORES / 2) * 2 / 4 / (312e12 * 0.5 * 0.6)}),
+        # without flash all scores, at 0.35 of the peak, and passes of 2 bytes over them
+        ({"attention": "math"},
+            {"attention_s": 32 * (3 * SCORES / (312e12 * 0.35) + 2 * 12 * 1.8 * HEADS / HBM)}),
+        ({"attention": "fused_softmax", "activation_checkpointing": "selective", "tp": 4},
+            {"attention_s": 8 * (4 * SCORES / (312e12 * 0.35) + 2 * 12 * 4 / 3 * HEADS / HBM)}),
+        # 9 passes over the feed-forward and 10 over the heads, of 2 bytes; norms are 0 here
+        ({"tp": 4}, {"elementwise_s": 32 * OTHERS / 4}),
+        ({"activation_checkpointing": "full"}, {"elementwise_s": 32 * OTHERS * 4 / 3}),
         # four rings of two passes
         ({"tp": 4}, {"tp_comm_s": 8 * PASS}),
         # a gather and a scatter move as much
@@ -104,6 +117,13 @@ def test_a_head_multiplies_at_the_rate_of_gemms_and_passes_over_its_logits(point
     found = ideal_step(points({"tp": 4}), gemm_efficiency=0.5).terms["head_s"]
     passes = 8 * 4 * 4096 * 32000 / 4 / HBM
     assert found == pytest.approx(6 * HEAD * 4096 / 4 / 156e12 + passes)
+
+
+@pytest.mark.parametrize(("shared", "norms_s"), [(True, 0.25), (False, 1.0)])
+def test_only_sequence_parallelism_shards_norms_among_tp_ranks(points, shared, norms_s):
+    found = ideal_step(points({**SP, "sequence_parallel": shared}), norm_passes_fused=100.0)
+    norms_s *= 100 * 4096 * 4096 * 2 / HBM
+    assert found.terms["elementwise_s"] == pytest.approx(32 * (norms_s + OTHERS / 4))
 
 
 def test_tp_ranks_wait_for_what_their_gemms_do_not_hide(points):
