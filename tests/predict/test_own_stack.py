@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.counted_memory import judged
 from scaling.layout.layout import Layout
+from scaling.layout.partition import layers_of_stages
 from scaling.predict.cost.communication import traffic_of
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import MEMORY_SIGMA_BOUNDED
@@ -61,6 +62,28 @@ def test_gradients_are_all_reduced_where_a_scatter_would_do(stage):
     # both passes of an all-reduce, and weights are gathered; elsewhere one pass of each
     assert sharded == pytest.approx(1.5 * whole, rel=0.01)
     assert scattered == pytest.approx(whole, rel=0.01)
+
+
+@pytest.mark.parametrize("model", ["llama2_7b", "llama_13b_v128k", "llama_30b_v128k", "gpt_8b"])
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_stages_have_the_layers_that_the_engine_deals(model, checkpointing):
+    shape, sizes = MODELS[model], [(pp, length) for pp in (2, 3, 4, 8) for length in (2048, 32768)]
+    layouts = [
+        Layout(pp=pp, seq_length=length, activation_checkpointing=checkpointing)
+        for pp, length in sizes
+    ]
+    asked, clusters = [shape] * len(sizes), ["h100-80gb-dgx"] * len(sizes)
+    (group,) = points_of_layouts(
+        layouts, asked, CLUSTERS, models=[model] * len(sizes), clusters=clusters
+    ).groups
+    found = stages_of(group.features, group.stack)
+    dealt = [
+        layers_of_stages(shape, pp=pp, seq_length=n, activation_checkpointing=checkpointing)
+        for pp, n in sizes
+    ]
+    assert found.first.tolist() == [one[0] for one in dealt]
+    assert found.last.tolist() == [one[-1] for one in dealt]
+    assert found.middle.tolist() == [max(one[:-1]) for one in dealt]
 
 
 COUNTED = [
