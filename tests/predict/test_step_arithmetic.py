@@ -77,10 +77,11 @@ OTHERS = 4096 * 2 * (9 * 11008 + 10 * 4096) / HBM
 )  # fmt: skip
 def test_terms_of_an_ideal_step_are_as_worked_by_hand(points, row, terms):
     assert set(IDEAL) <= set(PARAMETERS)
-    found = ideal_step(points(row)).terms
-    assert {name: found[name] for name in terms} == {
+    step = ideal_step(points(row))
+    assert {name: step.terms[name] for name in terms} == {
         name: pytest.approx(seconds) for name, seconds in terms.items()
     }
+    assert sum(step.terms.values()) == pytest.approx(step.total)
 
 
 WINDOW = {"attention_kind": "gqa, every other layer a window of 128"}
@@ -158,10 +159,16 @@ def test_collectives_of_tp_ranks_take_the_host_and_the_last_to_arrive(
     assert found.per_layer - quiet == pytest.approx(4 * 1.5e-3 if row else 0)
 
 
-@pytest.mark.parametrize(("dp", "rate"), [(8, 300e9), (16, 200e9)])
-def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points, dp, rate):
-    found = ideal_step(points({"dp": dp})).terms["dp_comm_s"]
-    assert found == pytest.approx(2 * (dp - 1) / dp * PARAMS * 4 / rate, rel=0.02)
+@pytest.mark.parametrize(
+    ("dp", "cp", "efficiency", "rate"),
+    [(8, 1, 1.0, 300e9), (4, 2, 1.0, 300e9), (16, 1, 1.0, 200e9), (16, 1, 0.5, 100e9)],
+)
+def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(
+    points, dp, cp, efficiency, rate
+):
+    step = ideal_step(points({"dp": dp, "cp": cp}), network_efficiency=efficiency)
+    ring = 2 * (dp * cp - 1) / (dp * cp) * PARAMS * 4 / rate
+    assert step.terms["dp_comm_s"] == pytest.approx(ring, rel=0.02)
 
 
 def test_context_parallelism_shards_activations(points):
