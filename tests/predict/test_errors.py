@@ -6,15 +6,17 @@ import pytest
 from scaling.cluster.hardware import Cluster
 from scaling.predict.cost.interval import (
     CALIBRATED,
+    DATA_SHEETS,
     Z_80,
     chance_faster,
+    errors_of,
     learned_errors,
 )
 from scaling.predict.cost.links import ring_bus, tp_bus
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.prediction_tables import prediction_table
-from scaling.predict.cost.risk import STALL_S, stalls_of
+from scaling.predict.cost.risk import STALL_S, Stalls, stalls_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_stalls
 from scaling.predict.read.calibration import PARTS, Calibration, Fitted, StackCalibration
@@ -49,10 +51,33 @@ def test_an_interval_is_made_of_the_four_parts(points):
     assert found.own_sigma == pytest.approx(np.hypot(found.layout_sigma, found.rest_sigma))
 
 
+@pytest.mark.parametrize(("cluster", "factor"), [("h100-80gb-dgx", 1.0), ("h100-80gb-efa", 1.4)])
+def test_a_lossy_transport_and_waiting_tp_ranks_widen_what_is_a_layouts_own(
+    points, cluster, factor
+):
+    (group,) = points({"cluster": cluster}).groups
+    roughness = np.array([2.0])
+    found = errors_of(
+        group, group.features, None, novelty=np.ones(1), halved=np.zeros(1), roughness=roughness
+    )
+    wider = {"layout": 2 * factor, "rest": 2 * factor}
+    expected = {part: sigma * wider.get(part, 1.0) for part, sigma in DATA_SHEETS[True].items()}
+    assert found == {part: pytest.approx(sigma) for part, sigma in expected.items()}
+
+
+def test_sure_stalls_are_in_the_time_and_likely_ones_in_intervals_and_order():
+    stalls, steps = Stalls(np.array([0.9, 0.5, 0.1]), np.full(3, 10.0)), np.full(3, 20.0)
+    assert stalls.expected_s.tolist() == [10, 0, 0]
+    assert stalls.possible_s.tolist() == [0, 10, 0]
+    assert stalls.sigma(steps) == pytest.approx([0, np.log(1.5) / 2, 0])
+    assert stalls.ranked_s(steps) == pytest.approx([20, 25, 21])
+
+
 def test_sizes_beyond_the_calibrated_ones_share_more_error(points):
     table = points({"dp": 8}, {"dp": 16}, {"dp": 64})
     found = predict(table, calibrated(table.groups[0]))
     near, twice, eight = found.size_sigma
+    assert near == pytest.approx(np.hypot(CALIBRATED["size"], DATA_SHEETS[True]["size"]))
     assert near < twice < eight
     assert eight**2 - near**2 == pytest.approx(3 * (twice**2 - near**2))
 
