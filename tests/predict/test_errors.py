@@ -111,6 +111,8 @@ def test_errors_are_learned_from_rows_left_out_and_few_rows_say_little():
     for rows, least, most in ((2000, 0.17, 0.22), (5, 0.06, 0.14)):
         parts = learned_errors(random.normal(0, 0.2, rows), np.ones(rows), lossy=False)
         assert least < np.sqrt(sum(sigma**2 for sigma in parts.values())) < most
+    unmeasured = learned_errors(np.ones(0), np.ones(0), lossy=True)
+    assert unmeasured == {part: pytest.approx(1.4 * sigma) for part, sigma in CALIBRATED.items()}
 
 
 def test_a_gpu_of_the_same_generation_takes_over_software_parameters(points):

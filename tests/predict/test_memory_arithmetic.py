@@ -115,6 +115,11 @@ def test_selective_checkpointing_keeps_all_but_the_scores(points):
         for attention, again in (("math", "selective"), ("math", "none"), ("flash2", "none"))
     )
     assert flash.total < selective.total < none.total
+    # but for the one layer that is recomputed, or for the loss, whose place it takes
+    scores = none.terms["activations_bytes"] - flash.terms["activations_bytes"]
+    more = selective.terms["activations_bytes"] - flash.terms["activations_bytes"]
+    assert more == pytest.approx(scores / 32)
+    assert selective.terms["logits_bytes"] == 0
 
 
 def test_a_gpt_layer_without_flash_keeps_what_korthikanti_counts(points):
