@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -157,6 +158,13 @@ def test_a_scheduler_that_does_not_answer_has_ended_nothing(cluster):
 def test_a_held_job_of_which_all_has_finished_is_cancelled(cluster):
     cluster.finishes()
     cluster.shows("PENDING", "launch failed requeued held")
+    assert stop(cluster)[1]
+    assert cluster.cancelled == ["100"]
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_job_of_which_no_record_is_left_is_cancelled(cluster):
+    shutil.rmtree(cluster.folders["100"])
     assert stop(cluster)[1]
     assert cluster.cancelled == ["100"]
 
