@@ -138,6 +138,8 @@ class Watcher:
         self.rows: dict[str, dict[str, Any]] = {}
         self.runners: dict[str, Runner] = {}
         self.queue = Queue()  # Slurm's last answer
+        self._best: list[dict[str, Any]] = []
+        self._best_of: set[str] = set()  # the points whose rows they were decided on
         self._has_rounds = has_rounds
         self._optional = optional
         self._names = {self.paths.row(point.point_id): point.point_id for point in points}
@@ -165,6 +167,15 @@ class Watcher:
         }
         wanted, goes_on = self._wanted()
         return progress_of(wanted, self.rows, self.runners, undecided=int(goes_on))
+
+    def best(self) -> list[dict[str, Any]]:
+        """The advised layout at each size of each comparison group, as the report has it now."""
+        if self.rows.keys() != self._best_of and self.paths.points_table.exists():
+            from scaling.analyse.warehouse import ask  # loads scipy
+
+            self._best = ask(self.paths.folder, local_or_shipped("reports") / "sql", _BEST)
+            self._best_of = set(self.rows)
+        return self._best
 
     def _wanted(self) -> tuple[list[Point], bool]:
         """The points that count, chosen or not rejected, and whether a round is to come."""
@@ -283,18 +294,9 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         queue=queue.jobs,
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
-        best=tuple(_best(watcher.paths)) if watcher.rows else (),
+        best=tuple(watcher.best()),
         hours_of="rank-hours" if all(p.gpu == "cpu" for p in watcher.points) else "GPU-hours",
     )
-
-
-def _best(paths: StudyPaths) -> list[dict[str, Any]]:
-    """The advised layout at each size of each comparison group, as the report has it."""
-    from scaling.analyse.warehouse import ask  # loads scipy
-
-    if not paths.points_table.exists():
-        return []
-    return ask(paths.folder, local_or_shipped("reports") / "sql", _BEST)
 
 
 def _clock(seconds: float) -> str:

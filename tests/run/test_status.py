@@ -125,6 +125,21 @@ def test_no_marker_counts_whose_job_is_over_or_waits_again(
         assert status_of(Watcher(Path.cwd(), points)).progress.running == running
 
 
+def test_a_watch_decides_anew_only_on_new_rows(sweep, monkeypatch):
+    from scaling.analyse import warehouse
+
+    assert sweep.best
+    decided, ask = [], warehouse.ask
+    monkeypatch.setattr(warehouse, "ask", lambda *words: decided.append(1) or ask(*words))
+    points, paths = points_of(4), StudyPaths(Path.cwd())
+    watcher = Watcher(Path.cwd(), points)
+    looks = [status_of(watcher), status_of(watcher)]
+    assert (looks[0].best, len(decided)) == (looks[1].best, 1)
+    write_rows(paths.row("p3"), [row_of(points[3], step_time_s=0.5)])
+    (best,) = status_of(watcher).best
+    assert (best["kind"], best["of"], len(decided)) == ("measured", 2, 2)
+
+
 def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):
     (point,) = points_of(1)
     now = time.time()
