@@ -111,8 +111,8 @@ _TOGETHER = 16  # points a launch of ranks trains: each leaves groups and thread
 def learn(ask: Ask, request: pytest.FixtureRequest) -> Learn:
     """The losses of the ranks of a point, nothing measured.
 
-    The first that is asked for is trained together with all others that the selected tests have as
-    their parameter `point`.
+    The first that is asked for is trained together with all others that selected tests which ask
+    for some have as their parameter `point`.
     """
     curves: dict[str, Curves] = {}
 
@@ -145,6 +145,7 @@ def learn(ask: Ask, request: pytest.FixtureRequest) -> Learn:
 
 
 def _points_of(items: Sequence[pytest.Item]) -> list[Point]:
-    """The points that these tests are about."""
-    calls = (item.callspec for item in items if hasattr(item, "callspec"))
+    """The points whose losses these tests ask for."""
+    asking = (item for item in items if "learn" in getattr(item, "fixturenames", ()))
+    calls = (item.callspec for item in asking if hasattr(item, "callspec"))
     return [call.params["point"] for call in calls if "point" in call.params]
