@@ -82,7 +82,7 @@ class Cluster:
 
 
 class Listener:
-    """Notes what it is told: the call, the job's name, and the first thing said of it."""
+    """Notes each call: its name, the job's, and the first word about it."""
 
     def __init__(self):
         self.events = []

@@ -117,7 +117,7 @@ class Soak:
             yield from self._random.sample(sorted(self._kinds), len(self._kinds))
 
     def _strike(self, kind: str | None) -> None:
-        """Once there is something to strike, unless all is over before; None: mend the nodes."""
+        """Once there is something to strike, unless all is over before; None: repair the nodes."""
         if kind is None:
             self._heal()
             return

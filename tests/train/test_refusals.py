@@ -46,7 +46,7 @@ RING = {"cp": 8, "cp_style": "ring"}
 EXPERTS = dataclasses.replace(TINY, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=24)
 ODD = dataclasses.replace(TINY, hidden_size=95)  # which two tp ranks cannot halve
 TIED_T5 = dataclasses.replace(TINY_T5, tied_embeddings=True)
-# What an engine of ours says of a layout; None: it runs.
+# Layouts, and the words with which an engine of ours refuses them; None: it runs.
 BOTH: list[tuple[ModelShape, dict[str, Any], str | None]] = [
     (TINY, RING, None),
     (TINY, {"cp": 8}, "num_kv_heads=4 over tp=1 is not divisible by cp=8"),

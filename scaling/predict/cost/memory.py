@@ -41,7 +41,7 @@ from scaling.predict.read.stacks import own_framework
 
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
-# What an engine holds in a step, by framework name.
+# The moments of a step by framework name, each with what the engine holds then.
 ENGINES: Mapping[str, Callable[[Stage], list[Moment]]] = {
     own_framework("deepspeed"): own_deepspeed.moments_of,
     own_framework("torch"): own_torch.moments_of,
