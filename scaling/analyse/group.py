@@ -28,7 +28,7 @@ from scaling.record.probe_row import Probe
 from scaling.study.time_limits import TYPICAL_STARTUP_S
 
 MEASURED_LEVEL, PREDICTED_LEVEL = 0.95, 0.80
-LIKELY = 0.5  # expected disturbed runs of a cell, from which the cell names them.
+LIKELY = 0.5  # a cell names its disturbed runs if it expects at least so many
 _PREDICTED = 3  # the class of predicted cells, see cells.sql
 _RUN_STEPS = 13  # of a run without a row: 3 steps of warm-up, 10 measured
 _DRAWS = 400  # that choose what to measure next, as in a sweep

@@ -45,13 +45,12 @@ def replicate(study_dir: Path, folder: Path) -> None:
     paths = StudyPaths(study_dir)
     answers: list[dict[str, Any]] = []
     with duckdb.connect() as connection:
-        tables = {path.stem: path for path in paths.tables.glob("*.parquet")}
-        tables.pop(FOLDER, None)
-        for name, path in tables.items():
-            table = connection.read_parquet(str(path))
+        files = {path.stem: str(path) for path in paths.tables.glob("*.parquet")}
+        files.pop(FOLDER, None)
+        tables = {name: connection.read_parquet(file) for name, file in files.items()}
+        for name, table in tables.items():
             if "group_id" in table.columns and "cluster" not in table.columns:
-                groups = connection.read_parquet(str(paths.table("comparison_groups")))
-                table = table.join(groups, "group_id")
+                table = table.join(tables["comparison_groups"], "group_id")
             table.create_view(name)
         for path in sorted(folder.glob("*.sql")):
             answers += _answers(connection, path)
