@@ -52,9 +52,7 @@ def test_an_interval_is_made_of_the_four_parts(points):
 
 
 @pytest.mark.parametrize(("cluster", "factor"), [("h100-80gb-dgx", 1.0), ("h100-80gb-efa", 1.4)])
-def test_a_lossy_transport_and_waiting_tp_ranks_widen_what_is_a_layouts_own(
-    points, cluster, factor
-):
+def test_lossy_transport_and_waiting_tp_ranks_widen_a_layouts_own_error(points, cluster, factor):
     (group,) = points({"cluster": cluster}).groups
     roughness = np.array([2.0])
     found = errors_of(
@@ -65,7 +63,7 @@ def test_a_lossy_transport_and_waiting_tp_ranks_widen_what_is_a_layouts_own(
     assert found == {part: pytest.approx(sigma) for part, sigma in expected.items()}
 
 
-def test_sure_stalls_are_in_the_time_and_likely_ones_in_intervals_and_order():
+def test_sure_stalls_are_in_the_time_likely_ones_in_interval_and_order():
     stalls, steps = Stalls(np.array([0.9, 0.5, 0.1]), np.full(3, 10.0)), np.full(3, 20.0)
     assert stalls.expected_s.tolist() == [10, 0, 0]
     assert stalls.possible_s.tolist() == [0, 10, 0]

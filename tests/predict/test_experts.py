@@ -104,7 +104,7 @@ def test_few_tokens_an_expert_leave_its_tiles_empty(points):
     assert full < dealt.terms["gemm_s"] < wide
 
 
-def test_expert_state_is_gathered_and_updated_by_the_ranks_that_hold_the_same(points):
+def test_expert_state_is_gathered_and_updated_by_ranks_that_share_it(points):
     row = {**EXPERTS, "dp": 8, "ep": 4}
     mine = 32 * 8 * EXPERT / 4  # which two ranks hold
     updated = ideal_step(points({**row, "zero_stage": 1})).terms["optimizer_s"]

@@ -39,7 +39,7 @@ def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, 
     assert no_full.step_gpu_hours / full < 0.1
 
 
-def test_a_guided_sweep_is_priced_by_rounds_on_rows_drawn_from_the_predictions(config, write_study):
+def test_a_guided_sweep_is_priced_by_rounds_on_rows_drawn_by_predictions(config, write_study):
     kept = priced(config, write_study, guided=True).points
     assert 2 <= kept < priced(config, write_study).points  # at least the best of each size
     (more,) = {priced(config, write_study, guided=True, repeats=3).points for _ in range(2)}

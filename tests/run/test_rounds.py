@@ -244,7 +244,7 @@ def test_a_point_whose_attempt_lost_a_node_runs_on_other_nodes(tmp_path):
     assert hosts_to_avoid(paths, "other", ASKED, 4) == []
 
 
-def test_a_repeat_goes_to_nodes_that_its_layout_has_not_seen_if_enough_are_left(tmp_path):
+def test_a_repeat_goes_to_nodes_new_to_its_layout_if_enough_are_left(tmp_path):
     paths = StudyPaths(tmp_path)
     again = [{"point_id": "p", "hosts": ["n1", "n2"]}, {"point_id": "q", "hosts": ["n4"]}]
     write_table(paths.round(1), pa.Table.from_pylist(again))

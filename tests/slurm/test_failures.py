@@ -40,7 +40,7 @@ def test_without_retries_a_cancelled_point_is_left_to_the_next_run(study):
 
 # Slurm counts in minutes and looks every 30 s; what is left of one is less than the notice
 @pytest.mark.parametrize("order", ["update TimeLimit=1 JobId=", "requeue "])
-def test_an_allocation_that_is_started_again_goes_on_with_the_unfinished_points(study, order):
+def test_an_allocation_started_again_goes_on_with_unfinished_points(study, order):
     study.points(**FOUR)
     run = study.started("p1", options=PACK)
     study.lab.ask("scontrol", *f"{order}{job_of(study)}".split())

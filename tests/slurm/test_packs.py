@@ -36,7 +36,7 @@ def test_a_killed_point_leaves_the_rest_of_its_pack_alone(study):
     assert study.starts() == {"a": 1, "b": 2, "c": 1}
 
 
-def test_a_point_starts_after_the_job_on_which_it_depends_and_its_set_up_lines(study):
+def test_a_point_starts_after_the_job_it_depends_on_and_set_up_lines(study):
     first = study.lab.submit(command=f"sleep 5; echo first >> {study.folder}/starts")
     greets = {"slurm_setup": "export GREETING=hello", "command": "echo $GREETING"}
     study.points(a={"slurm_dependency": f"afterok:{first}", **greets})

@@ -77,7 +77,7 @@ def test_removed_records_let_no_point_run_twice_at_once(study):
     assert not (study.folder / "both").exists()
 
 
-def test_a_held_job_whose_points_have_finished_is_cancelled_by_the_next_run(study):
+def test_a_held_job_of_finished_points_is_cancelled_by_the_next_run(study):
     study.points(a={"seconds": 3}, b={"seconds": 0})
     kill(study.started("a", options=PACKED))
     idle(study)
